@@ -1,0 +1,1 @@
+"""Finding a control plane and talking to it."""

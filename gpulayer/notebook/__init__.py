@@ -1,0 +1,1 @@
+"""The magics and the replay of remote output into a local cell."""

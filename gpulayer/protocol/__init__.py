@@ -1,0 +1,1 @@
+"""What travels between the parts: typed messages, states, records. Imports nothing else of ours."""

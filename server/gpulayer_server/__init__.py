@@ -1,0 +1,1 @@
+"""The control plane: a deterministic core, its shell, and its store."""

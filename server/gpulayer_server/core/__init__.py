@@ -1,0 +1,1 @@
+"""The deterministic plane: events in, effects out; no clock, no socket, no file."""

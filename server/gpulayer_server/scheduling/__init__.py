@@ -1,0 +1,1 @@
+"""Pure placement: which worker can take what, and why not."""

@@ -1,0 +1,1 @@
+"""The worker: a keeper that owns processes and an agent that talks."""
