@@ -1,0 +1,219 @@
+"""The client's connection: one thread reads, and comes back by itself from where it was."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import random
+import threading
+from collections.abc import Callable
+
+from gpulayer._version import __version__
+from gpulayer.client.errors import ControlPlaneError
+from gpulayer.client.wire import Wire, WireClosed
+from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.messages import (
+    CancelJob,
+    Chunk,
+    ClientHello,
+    ClientMessage,
+    ClientWelcome,
+    Follow,
+    Refused,
+    ServerToClient,
+    Submit,
+    Unfollow,
+    Update,
+    encode,
+    to_client,
+)
+from gpulayer.protocol.types import PROTOCOL_VERSION, JobSpec
+
+_QUEUED_BYTES = 4 * 1024 * 1024  # more of a stream is not taken from the socket before it was replayed
+
+
+class Subscription:
+    """What comes of one job, in order: `Chunk`, `Update`, `Refused`, or an exception of the connection."""
+
+    def __init__(self, n: int, spec: JobSpec | None = None, key: str = "", job: str = ""):
+        self.n = n
+        self.spec = spec
+        self.key = key
+        self.job = job
+        self.attempt: str | None = None
+        self.offset = 0
+        self._messages: queue.SimpleQueue[ServerToClient | Exception] = queue.SimpleQueue()
+        self._room = threading.Condition()
+        self._queued = 0
+        self._closed = False
+
+    def get(self, timeout_s: float) -> ServerToClient | None:
+        """The next message, or None after `timeout_s`. Raises what ended the connection for good."""
+        try:
+            message = self._messages.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(message, Exception):
+            raise message
+        if isinstance(message, Chunk):
+            with self._room:
+                self._queued -= len(message.data)
+                self._room.notify()
+        return message
+
+    def empty(self) -> bool:
+        """Whether nothing waits to be taken."""
+        return self._messages.empty()
+
+    def put(self, message: ServerToClient | Exception) -> None:
+        """From the reading thread: take it, once there is room."""
+        if isinstance(message, Update):
+            self.job = message.job.id
+        elif isinstance(message, Chunk):
+            if message.attempt != self.attempt:
+                self.attempt, self.offset = message.attempt, 0
+            if message.offset != self.offset:
+                raise WireClosed(f"bytes {self.offset} to {message.offset} of the stream are missing")
+            self.offset += len(message.data)
+            with self._room:
+                self._room.wait_for(lambda: self._queued < _QUEUED_BYTES or self._closed)
+                self._queued += len(message.data)
+        self._messages.put(message)
+
+    def close(self) -> None:
+        """Nobody takes any more."""
+        with self._room:
+            self._closed = True
+            self._room.notify()
+
+    def opening(self) -> ClientMessage:
+        """What asks for this again on a new connection: from where it was."""
+        if self.spec is not None and not self.job:
+            return Submit(n=self.n, key=self.key, spec=self.spec)
+        return Follow(n=self.n, job=self.job, attempt=self.attempt, offset=self.offset)
+
+
+class Connection:
+    """A client's tie to the control plane, over all of its restarts."""
+
+    def __init__(self, find: Callable[[], Endpoint]):
+        self._find = find
+        self._numbers = itertools.count(1)
+        self._lock = threading.RLock()
+        self._subscriptions: dict[int, Subscription] = {}
+        self._wire: Wire | None = None
+        self._ready = threading.Event()
+        self._closed = threading.Event()
+        self.epoch = 0
+        self.endpoint: Endpoint | None = None
+        self.away = ""  # why nobody answers, while nobody does
+        self._thread: threading.Thread | None = None
+
+    def submit(self, spec: JobSpec, key: str) -> Subscription:
+        """Submit a job and follow it."""
+        return self._open(Subscription(next(self._numbers), spec, key))
+
+    def follow(self, job: str) -> Subscription:
+        """Follow a job from its first byte."""
+        return self._open(Subscription(next(self._numbers), job=job))
+
+    def _open(self, subscription: Subscription) -> Subscription:
+        with self._lock:  # held over both, or a welcome in between would ask for it too
+            self._subscriptions[subscription.n] = subscription
+            self._start()
+            self._send(subscription.opening())
+        return subscription
+
+    def unfollow(self, subscription: Subscription) -> None:
+        """Take no more of a subscription."""
+        with self._lock:
+            self._subscriptions.pop(subscription.n, None)
+        subscription.close()
+        self._send(Unfollow(n=subscription.n))
+
+    def cancel(self, subscription: Subscription, *, give_up: bool = False) -> None:
+        """A wish to cancel the job of a subscription; the answer comes on it."""
+        self._send(CancelJob(n=subscription.n, job=subscription.job, give_up=give_up))
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Whether the control plane answers, at the latest after `timeout_s`."""
+        self._start()
+        return self._ready.wait(timeout_s)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        with self._lock:
+            if self._wire is not None:
+                self._wire.close()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="gpulayer-client", daemon=True)
+            self._thread.start()
+
+    def _send(self, message: ClientMessage) -> None:
+        """Send now, if there is a connection: with a new one every subscription is asked for again."""
+        with self._lock:
+            if self._wire is None or not self._ready.is_set():
+                return
+            try:
+                self._wire.send(encode([message]))
+            except OSError:
+                self._wire.close()
+
+    def _run(self) -> None:
+        backoff_s = 0.05
+        while not self._closed.is_set():
+            try:
+                self._once()
+            except (WireClosed, OSError) as error:
+                self.away = str(error)
+                if self._ready.is_set():
+                    backoff_s = 0.05
+            except ControlPlaneError as error:
+                self._fail(error)
+                return
+            finally:
+                self._ready.clear()
+            self._closed.wait(backoff_s * random.uniform(0.5, 1.5))
+            backoff_s = min(2.0, backoff_s * 2)
+
+    def _once(self) -> None:
+        endpoint = self._find()
+        wire = Wire(endpoint.url + "/v1/client", endpoint.token)
+        try:
+            wire.send(encode([ClientHello(protocol=PROTOCOL_VERSION, version=__version__)]))
+            for data in wire.messages():
+                for message in to_client(data):
+                    self._take(wire, endpoint, message)
+        finally:
+            with self._lock:
+                self._wire = None
+            wire.close()
+
+    def _take(self, wire: Wire, endpoint: Endpoint, message: ServerToClient) -> None:
+        if isinstance(message, ClientWelcome):
+            with self._lock:
+                self._wire, self.endpoint, self.epoch, self.away = wire, endpoint, message.epoch, ""
+                self._ready.set()
+                opening = [subscription.opening() for subscription in self._subscriptions.values()]
+                if opening:
+                    wire.send(encode(opening))
+        elif isinstance(message, Refused) and message.n == 0:
+            raise ControlPlaneError(message.problem.line())
+        else:
+            with self._lock:
+                subscription = self._subscriptions.get(message.n)
+            if subscription is not None:
+                subscription.put(message)
+
+    def _fail(self, error: ControlPlaneError) -> None:
+        """No control plane can be had: whoever waits is told, and the next request tries again."""
+        with self._lock:
+            waiting = list(self._subscriptions.values())
+            self._subscriptions.clear()
+        for subscription in waiting:
+            subscription.put(error)

@@ -1,0 +1,66 @@
+"""Finding the control plane of this user and machine; with none running, starting one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+
+from gpulayer.client.errors import ControlPlaneError
+from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
+
+_IDLE_EXIT_S = 60
+_HELD = 3  # the exit code of a control plane whose folder another one holds
+
+
+def find_or_start(folder: Path | None = None, *, start: bool = True) -> Endpoint:
+    """The endpoint of a control plane that listens. Raises `ControlPlaneError`.
+
+    With `start`, one is started as a process of its own, together with a local worker, when none listens; it ends by
+    itself once nobody needs it.
+    """
+    folder = folder or data_folder()
+    endpoint = read_endpoint(folder)
+    if endpoint is not None and listens(endpoint):
+        return endpoint
+    if not start:
+        raise ControlPlaneError(f"no control plane answers for {folder}")
+    return _start(folder)
+
+
+def listens(endpoint: Endpoint) -> bool:
+    """Whether anything accepts connections there."""
+    parts = urllib.parse.urlsplit(endpoint.url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
+def _start(folder: Path) -> Endpoint:
+    logs = folder / "logs"
+    logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "gpulayer_server", "--data", str(folder), "--local-worker"]
+    command += ["--idle-exit", str(_IDLE_EXIT_S), "--announce"]
+    if arguments := os.environ.get("GPULAYER_LOCAL_WORKER"):
+        command += ["--worker-arguments", arguments]
+    log_path = logs / "control-plane.log"
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+    if process.stdout is None:
+        raise ControlPlaneError("the control plane has no standard output to announce itself on")
+    with process.stdout as announced:
+        line = announced.readline()
+    endpoint = read_endpoint(folder)
+    if line and endpoint is not None:
+        return endpoint
+    if process.wait() == _HELD and endpoint is not None and listens(endpoint):
+        return endpoint  # somebody else was quicker
+    lines = log_path.read_text(errors="replace").strip().splitlines()
+    raise ControlPlaneError(f"the control plane did not start: {lines[-1] if lines else 'no word from it'}")

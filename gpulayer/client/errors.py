@@ -1,0 +1,71 @@
+"""What can go wrong between a person and a job."""
+
+from __future__ import annotations
+
+from gpulayer.protocol.types import JobView, Problem
+
+
+class GpulayerError(Exception):
+    """The base of our errors. In a notebook only its own line shows, never our code."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"gpulayer: {self}"]
+
+
+class ControlPlaneError(GpulayerError):
+    """No control plane answers, and none could be started."""
+
+
+class RequestRefused(GpulayerError):
+    """The control plane did not do what was asked."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(problem.line())
+        self.problem = problem
+
+
+class JobError(GpulayerError):
+    """A job that did not succeed. `job` is its last view."""
+
+    def __init__(self, line: str, job: JobView):
+        super().__init__(line)
+        self.job = job
+
+    def _render_traceback_(self) -> list[str]:
+        lines = [f"gpulayer: {self}"]
+        if self.job.outcome is not None and self.job.outcome.tail:
+            lines += ["the last lines of its process:", *self.job.outcome.tail.splitlines()[-12:]]
+        return lines
+
+
+class JobRejected(JobError):
+    """No worker could take the job: the reasons, worker by worker."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"gpulayer: {self}", *reason_lines(self.job)]
+
+
+class JobCancelled(JobError):
+    """The job was cancelled."""
+
+
+class RemoteError(GpulayerError):
+    """An exception that was raised on the worker; its traceback is the remote one."""
+
+    def __init__(self, ename: str, evalue: str, traceback: list[str]):
+        super().__init__(f"{ename}: {evalue}" if evalue else ename)
+        self.ename = ename
+        self.evalue = evalue
+        self.traceback = traceback
+
+    def _render_traceback_(self) -> list[str]:
+        return self.traceback or [str(self)]
+
+
+def reason_lines(job: JobView) -> list[str]:
+    """One line per worker, with all of its reasons."""
+    by_worker: dict[str, list[str]] = {}
+    for reason in job.reasons:
+        by_worker.setdefault(reason.worker, []).append(reason.text)
+    width = max((len(name) for name in by_worker), default=0)
+    return [f"  {name:<{width}}  {'; '.join(texts)}".rstrip() for name, texts in by_worker.items()]

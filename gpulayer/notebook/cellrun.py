@@ -1,0 +1,180 @@
+"""From a cell to its job, and from the job's stream back into the cell."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from gpulayer.client.connection import Connection, Subscription
+from gpulayer.client.errors import (
+    ControlPlaneError,
+    JobCancelled,
+    JobError,
+    JobRejected,
+    RequestRefused,
+)
+from gpulayer.notebook.folder import Source, notebook_path
+from gpulayer.notebook.options import CellOptions
+from gpulayer.notebook.replay import Replay
+from gpulayer.notebook.status import StatusLine
+from gpulayer.protocol.failpoints import reach
+from gpulayer.protocol.messages import Chunk, Refused, Update
+from gpulayer.protocol.types import CellSpec, JobSpec, JobView, State
+from gpulayer.source import Bundle
+
+_LOOK_S = 0.2  # how often the elapsed time and an interrupt are looked at; messages come at once
+_READY_S = 60.0
+
+
+class CellRunner:
+    """Submits cells and follows jobs, over one connection."""
+
+    def __init__(self, connection: Connection, source: Source):
+        self.connection = connection
+        self._source = source
+
+    def submit(self, shell: Any, line: str, body: str, options: CellOptions, status: StatusLine) -> Subscription:
+        """Scan, send what lacks, submit. Returns once the control plane has the job."""
+        bundle = self._source.scan(options.source)
+        spec = self._spec(shell, line, body, options, bundle)
+        key = secrets.token_hex(12)
+        subscription = self.connection.submit(spec, key)
+        problem = self._first_answer(subscription, status)
+        if problem is not None and problem.code == "bundle_unknown":
+            self.connection.unfollow(subscription)
+            endpoint = self.connection.endpoint
+            if endpoint is None:
+                raise ControlPlaneError("the control plane went away while the files were sent; run the cell again")
+            self._source.send(bundle, endpoint, status.note)
+            reach("client.bundle-sent")
+            subscription = self.connection.submit(spec, key)
+            problem = self._first_answer(subscription, status)
+        if problem is not None:
+            raise RequestRefused(problem)
+        reach("client.submitted")
+        return subscription
+
+    def _spec(self, shell: Any, line: str, body: str, options: CellOptions, bundle: Bundle) -> JobSpec:
+        empty = not bundle.manifest.files
+        path = notebook_path()
+        parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
+        return JobSpec(
+            cell=CellSpec(
+                code=numbered_like_home(line, body),
+                bundle="" if empty else bundle.manifest.digest,
+                session=options.session,
+                execution_count=shell.execution_count,
+            ),
+            requirements=options.requirements,
+            name=f"cell, {path.name}" if path else "cell",
+            timeout_s=options.timeout_s,
+            notebook=str(path or ""),
+            cell_id=(parent.get("metadata") or {}).get("cellId", "") if parent else "",
+        )
+
+    def _first_answer(self, subscription: Subscription, status: StatusLine) -> Any:
+        """None once the job is taken, else the problem."""
+        waited = 0.0
+        while True:
+            message = subscription.get(_LOOK_S)
+            if isinstance(message, Refused):
+                return message.problem
+            if isinstance(message, Update):
+                status.show(message.job)
+                return None
+            waited += _LOOK_S
+            if message is None and waited >= 1.0 and not self.connection.wait_ready(0):
+                status.note(f"◐ waiting for the control plane · {self.connection.away or 'starting it'}")
+
+    def follow(self, shell: Any, subscription: Subscription, status: StatusLine, max_output_bytes: int,
+               *, cancel_on_interrupt: bool) -> JobView:  # fmt: skip
+        """Replay until the job is over; raises what the cell raised, or why the job did not succeed.
+
+        An interrupt cancels the job there and goes on showing it until it has ended; under attach it detaches.
+        """
+        replay = Replay(shell, subscription.job, max_output_bytes)
+        following = _Following(self.connection, subscription, replay, status)
+        try:
+            while following.view is None or not following.view.terminal:
+                try:
+                    following.step()
+                except KeyboardInterrupt:
+                    if not cancel_on_interrupt or following.cancelling:
+                        raise
+                    following.cancel()
+        finally:
+            replay.finish()
+            self.connection.unfollow(subscription)
+        return judge(following.view, replay)
+
+
+class _Following:
+    """The state of one replay."""
+
+    def __init__(self, connection: Connection, subscription: Subscription, replay: Replay, status: StatusLine):
+        self._connection = connection
+        self._subscription = subscription
+        self._replay = replay
+        self._status = status
+        self._attempt: str | None = None
+        self.view: JobView | None = None
+        self.cancelling = False
+
+    def step(self) -> None:
+        """Take one message, or look at the clock."""
+        message = self._subscription.get(_LOOK_S)
+        if message is None:
+            self._quiet()
+        elif isinstance(message, Chunk):
+            if message.attempt != self._attempt and self._attempt is not None:
+                self._replay.restart()
+            self._attempt = message.attempt
+            self._replay.feed(message.data)
+            reach("client.first-byte" if message.offset == 0 else "client.mid-output")
+        elif isinstance(message, Update):
+            self.view = message.job
+            if not message.job.terminal:
+                self._status.show(message.job)
+            else:
+                self._replay.finish()
+                self._status.show(message.job)
+        elif isinstance(message, Refused):
+            raise RequestRefused(message.problem)
+        if self._subscription.empty():
+            self._replay.flush()
+
+    def _quiet(self) -> None:
+        if self._connection.away and not self._connection.wait_ready(0):
+            self._status.note(f"◌ control plane out of reach, the job goes on · job {self._subscription.job}")
+        else:
+            self._status.tick()
+
+    def cancel(self) -> None:
+        """Stop there."""
+        self.cancelling = True
+        self._connection.cancel(self._subscription)
+
+
+def numbered_like_home(line: str, body: str) -> str:
+    """The cell's body, its lines numbered as in the notebook: the magic's own line becomes a comment.
+
+    A body that begins with another cell magic has to begin with it there too.
+    """
+    return body if body.lstrip().startswith("%%") else f"# %%gpulayer {line}\n{body}"
+
+
+def judge(view: JobView | None, replay: Replay) -> JobView:
+    """The job if it succeeded; else the exception that says why not."""
+    if view is None:
+        raise ControlPlaneError("the job's end was not seen")
+    if view.state is State.SUCCEEDED:
+        return view
+    if view.state is State.REJECTED:
+        raise JobRejected("no eligible worker", view)
+    if replay.error is not None:
+        raise replay.error
+    outcome = view.outcome
+    why = (outcome.problem or outcome.error) if outcome else ""
+    if view.state is State.CANCELLED:
+        raise JobCancelled(f"job {view.id} was cancelled" + (f": {why}" if why else ""), view)
+    raise JobError(f"job {view.id} failed on {view.worker}: {why or 'no reason was given'}", view)

@@ -1,0 +1,53 @@
+"""The one line under a cell, updated in place."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from gpulayer.notebook.words import status_line
+from gpulayer.protocol.types import JobView, State
+
+
+class StatusLine:
+    """Shows a job's state in one display of its own; where there is no front end, on stderr when it matters."""
+
+    def __init__(self, shell: Any):
+        self._shell = shell
+        self._rich = hasattr(shell, "kernel")
+        self._shown = ""
+        self._id = ""
+        self._next_at = 0.0
+        self._job: JobView | None = None
+
+    def show(self, job: JobView) -> None:
+        """The job is this now."""
+        self._job = job
+        self._publish(status_line(job, time.time()))
+
+    def tick(self) -> None:
+        """While it runs, the elapsed time goes on; about once a second."""
+        now = time.monotonic()
+        if self._job is None or self._job.state is not State.RUNNING or now < self._next_at:
+            return
+        self._next_at = now + 1.0
+        self.show(self._job)
+
+    def note(self, text: str) -> None:
+        """A line that is not about a job's state, such as an upload."""
+        self._publish(text)
+
+    def _publish(self, line: str) -> None:
+        if line == self._shown:
+            return
+        self._next_at = time.monotonic() + 1.0
+        first, self._shown = not self._shown, line
+        if not self._rich:
+            if self._job is None or self._job.state is not State.RUNNING:
+                print(line, file=sys.stderr)  # noqa: T201 a terminal's own status
+            return
+        if first:
+            self._id = f"gpulayer-status-{id(self)}-{time.time_ns()}"
+        transient = {"display_id": self._id}
+        self._shell.display_pub.publish({"text/plain": line}, {}, transient=transient, update=not first)

@@ -1,0 +1,66 @@
+"""Where the control plane of this user and machine is found: `endpoint.json` in the data folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import msgspec
+
+from gpulayer.protocol.types import Struct
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """An address with its credential. The file is mode 0600; the token goes into no environment, argv or log."""
+
+    url: str
+    token: str
+    pid: int
+    version: str
+    epoch: int = 0
+
+
+def machine_id() -> str:
+    """A short name of this machine that stays the same, so that home folders may be shared between machines."""
+    for name in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            text = Path(name).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text:
+            break
+    else:
+        text = platform.node()
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def data_folder() -> Path:
+    """The data folder of this user and machine: GPULAYER_DATA, else `~/.local/share/gpulayer/MACHINE-ID`."""
+    named = os.environ.get("GPULAYER_DATA")
+    if named:
+        return Path(named).expanduser().absolute()
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser().absolute() / "gpulayer" / machine_id()
+
+
+def read_endpoint(folder: Path) -> Endpoint | None:
+    """The endpoint that a data folder names, or None where there is none (or one half-written by an older tool)."""
+    try:
+        return msgspec.json.decode((folder / "endpoint.json").read_bytes(), type=Endpoint)
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        return None
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file of mode 0600, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,201 @@
+"""What workers say of their attempts, and what follows for tasks, slots and devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpulayer.protocol.messages import (
+    Finished,
+    Forget,
+    Heartbeat,
+    HeartbeatAck,
+    NotStarted,
+    Progress,
+    Recorded,
+    Released,
+    SessionEnded,
+    Started,
+)
+from gpulayer.protocol.types import Outcome, State
+from gpulayer_server.core import sessions
+from gpulayer_server.core.events import Effects, WorkerSaid
+from gpulayer_server.core.state import Attempt, Task, Worker
+
+if TYPE_CHECKING:
+    from gpulayer_server.core.plane import Plane
+
+
+def said(plane: Plane, event: WorkerSaid, now: float, out: Effects) -> None:
+    """A worker's message. Words about an attempt that is over, or another worker's, change nothing."""
+    worker = plane.by_conn.get(event.conn)
+    if worker is None:
+        return  # its connection was replaced or closed; its next hello tells everything
+    worker.last_seen_at = now
+    match event.message:
+        case Heartbeat(notes=notes):
+            out.fleet_changed = worker.notes != notes
+            worker.notes = notes
+            out.send(event.conn, HeartbeatAck())
+        case Started(attempt=name):
+            _started(plane, _current(plane, worker, name), now, out)
+        case Finished(attempt=name) as message:
+            _finished(plane, worker, message, event.acked, now, out)
+        case Released(attempt=name):
+            release(plane, worker, name, out)
+            out.send(event.conn, Forget(attempt=name))
+            plane.place_all(now, out)
+        case NotStarted(attempt=name):
+            _not_started(plane, worker, name, now, out)
+        case SessionEnded(session=name, reason=reason):
+            sessions.ended(plane, worker, name, reason, out)
+            plane.place_all(now, out)
+        case Progress(attempt=name, text=text):
+            _progress(plane, _current(plane, worker, name), text, out)
+        case _:
+            pass  # Hello and Output come in by doors of their own
+
+
+def _current(plane: Plane, worker: Worker, name: str) -> Attempt | None:
+    """The attempt, if this worker has it and it is not over."""
+    attempt = plane.attempts.get(name)
+    if attempt is None or attempt.over or attempt.worker != worker.id:
+        return None
+    return attempt
+
+
+def _progress(plane: Plane, attempt: Attempt | None, text: str, out: Effects) -> None:
+    if attempt is not None:
+        attempt.progress = text
+        out.changed.add(plane.tasks[attempt.task].job)
+
+
+def _started(plane: Plane, attempt: Attempt | None, now: float, out: Effects) -> None:
+    if attempt is None:
+        return
+    task = plane.tasks[attempt.task]
+    if task.state is State.RUNNING:
+        return
+    task.move(State.RUNNING)
+    if attempt.started_at is None:
+        attempt.started_at = now
+    attempt.progress = ""
+    session = plane.sessions.get(attempt.session) if attempt.session else None
+    if session is not None and not session.used:
+        session.used = True
+        out.put(session)
+    out.put(task, attempt)
+    out.changed.add(task.job)
+
+
+def _finished(plane: Plane, worker: Worker, message: Finished, acked: int, now: float, out: Effects) -> None:
+    attempt = _current(plane, worker, message.attempt)
+    if attempt is None:
+        out.send(worker.conn, Recorded(attempt=message.attempt))
+        return
+    if acked < message.end_offset:
+        # Bytes were lost on the way. A new connection begins with how far they came: from there they come again.
+        if worker.conn is not None:
+            out.closes.append((worker.conn, "bytes are missing"))
+        return
+    task = plane.tasks[attempt.task]
+    outcome = message.outcome
+    if task.state is State.UNREACHABLE or (task.state is State.ASSIGNED and outcome.state is State.SUCCEEDED):
+        _started(plane, attempt, now, out)
+    close_attempt(plane, attempt, message.end_offset, now, out)
+    end_task(task, outcome.state, outcome, now, out)
+    out.send(worker.conn, Recorded(attempt=attempt.id))
+    if attempt.session is not None:
+        plane.place_all(now, out)
+
+
+def _not_started(plane: Plane, worker: Worker, name: str, now: float, out: Effects) -> None:
+    attempt = _current(plane, worker, name)
+    if attempt is not None:
+        requeue_unstarted(plane, plane.tasks[attempt.task], now, out)
+    out.send(worker.conn, Forget(attempt=name))
+    plane.place_all(now, out)
+
+
+def requeue_unstarted(plane: Plane, task: Task, now: float, out: Effects) -> None:
+    """Its worker says that an attempt never started: the task waits again, or ends if its end was wanted."""
+    attempt = task.attempt
+    if attempt is None:
+        raise RuntimeError(f"task {task.id} has no attempt to give back")
+    close_attempt(plane, attempt, 0, now, out)
+    drop_attempt(plane, attempt, out)
+    if task.state is State.UNREACHABLE:
+        task.move(State.LOST)
+    if task.cancel_wanted and task.state is State.ASSIGNED:
+        end_task(task, State.CANCELLED, Outcome(state=State.CANCELLED), now, out)
+    elif task.cancel_wanted:
+        problem = "cancelled while its machine was out of reach; it had not started"
+        end_task(task, State.FAILED, Outcome(state=State.FAILED, problem=problem), now, out)
+    else:
+        task.move(State.QUEUED)
+        out.put(task)
+        out.changed.add(task.job)
+        plane.enqueue(task)
+
+
+def lose(plane: Plane, task: Task, problem: str, now: float, out: Effects, *, retry: bool = True) -> None:
+    """An attempt is given up: its stream ends with a mark, its results are refused from now on.
+
+    Its slot and devices stay taken until its worker says that its processes are gone.
+    """
+    attempt = task.attempt
+    if attempt is None:
+        raise RuntimeError(f"task {task.id} has no attempt to lose")
+    if task.state is State.RUNNING:
+        task.move(State.UNREACHABLE)
+    task.move(State.LOST)
+    close_attempt(plane, attempt, None, now, out)
+    out.marks.append((attempt.id, problem))
+    task.lost += 1
+    spec = plane.jobs[task.job].spec
+    if retry and not task.cancel_wanted and task.lost <= spec.retries:
+        task.move(State.QUEUED)
+        out.put(task)
+        out.changed.add(task.job)
+        plane.enqueue(task)
+    else:
+        end_task(task, State.FAILED, Outcome(state=State.FAILED, problem=problem), now, out)
+
+
+def close_attempt(plane: Plane, attempt: Attempt, end_offset: int | None, now: float, out: Effects) -> None:
+    """Nothing that is said of this attempt counts any more; its session is free for the next cell."""
+    attempt.over = True
+    attempt.ended_at = now
+    attempt.end_offset = end_offset
+    attempt.progress = ""
+    out.put(attempt)
+    session = plane.sessions.get(attempt.session) if attempt.session else None
+    if session is not None and session.running == attempt.id:
+        session.running, session.idle_since = None, now
+
+
+def end_task(task: Task, state: State, outcome: Outcome, now: float, out: Effects) -> None:
+    """Move a task to a terminal state."""
+    task.move(state)
+    task.outcome = outcome
+    task.ended_at = now
+    out.put(task)
+    out.changed.add(task.job)
+
+
+def release(plane: Plane, worker: Worker, name: str, out: Effects) -> None:
+    """No process of an attempt is left: its slot and devices are free."""
+    attempt = plane.attempts.get(name)
+    if attempt is None or attempt.worker != worker.id or not attempt.over:
+        return
+    drop_attempt(plane, attempt, out)
+
+
+def drop_attempt(plane: Plane, attempt: Attempt, out: Effects) -> None:
+    """Free what an attempt held."""
+    attempt.released = True
+    out.put(attempt)
+    out.fleet_changed = True
+    plane.attempts.pop(attempt.id, None)
+    worker = plane.workers.get(attempt.worker)
+    if worker is not None:
+        worker.holders.pop(attempt.id, None)

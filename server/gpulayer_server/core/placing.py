@@ -1,0 +1,153 @@
+"""Placement in three answers: placed, waiting, rejected at once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from gpulayer.protocol.messages import Assign
+from gpulayer.protocol.types import Device, Outcome, Reason, State
+from gpulayer_server.core.attempts import end_task
+from gpulayer_server.core.events import Effects
+from gpulayer_server.core.explaining import candidate, known
+from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from gpulayer_server.scheduling.match import Candidate, choose_devices, explain, pick, unmet
+
+if TYPE_CHECKING:
+    from gpulayer_server.core.plane import Plane
+
+
+def place_class(plane: Plane, key: Hashable, now: float, out: Effects) -> None:
+    """Place the waiting tasks of one class, in order, until one has to wait."""
+    while (task_id := plane.queue.head(key)) is not None:
+        task = plane.tasks[task_id]
+        job = plane.jobs[task.job]
+        placed = _into_session(plane, job, task, now, out) if job.session_key else _fresh(plane, job, task, now, out)
+        if not placed:
+            return
+
+
+def _fresh(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
+    """Place or reject a task without a session; False: it waits."""
+    candidates = known(plane, now)
+    chosen = pick(job.spec.requirements, candidates)
+    if chosen is None:
+        return _reject_if_impossible(plane, job, task, candidates, now, out)
+    devices = choose_devices(job.spec.requirements, chosen.devices_free)
+    _assign(plane, job, task, plane.workers[chosen.id], devices, None, now, out)
+    return True
+
+
+def _into_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
+    """Place a cell into its session, which its first cell opens."""
+    if job.session_key is None:
+        raise RuntimeError(f"job {job.id} asks for no session")
+    session = plane.session_of.get(job.session_key)
+    if session is None:
+        return _open_session(plane, job, task, now, out)
+    worker = plane.workers[session.worker]
+    unfit = session_mismatch(job, session, worker)
+    if unfit is not None:
+        _reject(plane, task, (unfit,), now, out)
+        return True
+    if session.closing or session.running is not None or worker.conn is None:
+        return False
+    _assign(plane, job, task, worker, session.devices, session, now, out)
+    return True
+
+
+def session_mismatch(job: Job, session: Session, worker: Worker) -> Reason | None:
+    """A session keeps the place that its first cell chose; a cell that asks for another is rejected."""
+    wanted = job.spec.requirements
+    reasons = unmet(wanted, candidate(worker))
+    held = sum(1 for device in session.devices if device.kind == wanted.device_kind)
+    if not reasons and held >= wanted.device_count:
+        return None
+    why = reasons[0].text if reasons else f"it holds {held} {wanted.device_kind} device(s)"
+    text = f"session {session.name!r} lives on {worker.name}: {why}; release it first, or leave the option out"
+    return Reason(worker=worker.name, code="session", text=text)
+
+
+def _open_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
+    candidates = known(plane, now)
+    chosen = pick(job.spec.requirements, candidates)
+    if chosen is None:
+        return _reject_if_impossible(plane, job, task, candidates, now, out)
+    owner, name = job.session_key or ("", "")
+    session = Session(
+        id=plane.new_name("s"),
+        name=name,
+        owner=owner,
+        worker=chosen.id,
+        devices=choose_devices(job.spec.requirements, chosen.devices_free),
+        opened_at=now,
+        idle_timeout_s=job.spec.cell.idle_timeout_s,
+    )
+    plane.sessions[session.id] = session
+    plane.session_of[session.key] = session
+    worker = plane.workers[chosen.id]
+    worker.holders[session.id] = session.devices
+    reason = plane.ended_sessions.pop(session.key, None)
+    if reason is not None:
+        task.notes = (f"session {name!r} had ended ({reason}): its state is fresh",)
+    out.put(session)
+    _assign(plane, job, task, worker, session.devices, session, now, out)
+    return True
+
+
+def _assign(
+    plane: Plane,
+    job: Job,
+    task: Task,
+    worker: Worker,
+    devices: tuple[Device, ...],
+    session: Session | None,
+    now: float,
+    out: Effects,
+) -> None:
+    plane.queue.remove(task.id)
+    task.move(State.ASSIGNED)
+    task.attempts += 1
+    attempt = Attempt(
+        id=plane.new_name(job.id),
+        task=task.id,
+        number=task.attempts,
+        worker=worker.id,
+        session=session.id if session else None,
+        devices=devices,
+        assigned_at=now,
+    )
+    task.attempt = attempt
+    plane.attempts[attempt.id] = attempt
+    if session is None:
+        worker.holders[attempt.id] = devices
+    else:
+        session.running, session.idle_since = attempt.id, None
+    out.put(task, attempt)
+    out.changed.add(job.id)
+    message = Assign(
+        attempt=attempt.id,
+        job=job.id,
+        spec=job.spec,
+        devices=devices,
+        session=attempt.session,
+        leased=job.spec.retries > 0,
+    )
+    out.send(worker.conn, message)
+
+
+def _reject_if_impossible(
+    plane: Plane, job: Job, task: Task, candidates: list[Candidate], now: float, out: Effects
+) -> bool:
+    """Reject a task that no worker could take; False: it waits."""
+    requirements = job.spec.requirements
+    if any(not unmet(requirements, each) for each in candidates) or now < plane.local_expected_until:
+        return False
+    _reject(plane, task, explain(requirements, candidates), now, out)
+    return True
+
+
+def _reject(plane: Plane, task: Task, reasons: tuple[Reason, ...], now: float, out: Effects) -> None:
+    plane.queue.remove(task.id)
+    task.reasons = reasons
+    end_task(task, State.REJECTED, Outcome(state=State.REJECTED, problem="no eligible worker"), now, out)

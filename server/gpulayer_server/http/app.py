@@ -1,0 +1,46 @@
+"""The routes of the control plane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tornado import web
+
+from gpulayer_server.http import rest, source
+from gpulayer_server.http.client_socket import ClientSocket
+from gpulayer_server.http.worker_socket import WorkerSocket
+from gpulayer_server.shell import Shell
+
+_ID = r"([A-Za-z0-9_-]{1,64})"
+
+
+def routes() -> list[tuple[str, type[web.RequestHandler]]]:
+    """Paths and their handlers."""
+    return [
+        (r"/v1/health", rest.HealthHandler),
+        (r"/v1/worker", WorkerSocket),
+        (r"/v1/client", ClientSocket),
+        (r"/v1/jobs", rest.JobsHandler),
+        (rf"/v1/jobs/{_ID}", rest.JobHandler),
+        (rf"/v1/jobs/{_ID}/cancel", rest.CancelHandler),
+        (rf"/v1/jobs/{_ID}/stream", rest.StreamSocket),
+        (r"/v1/workers", rest.WorkersHandler),
+        (r"/v1/sessions", rest.SessionsHandler),
+        (r"/v1/sessions/([^/]{1,200})", rest.SessionHandler),
+        (r"/v1/bundles", source.BundlesHandler),
+        (r"/v1/blobs", source.BlobsHandler),
+        (r"/v1/blobs/fetch", source.FetchHandler),
+        (r"/v1/blobs/([0-9a-f]{64})", source.BlobHandler),
+    ]
+
+
+def make_app(shell: Shell, token: str, owner: str) -> web.Application:
+    """The tornado application; every route needs the token."""
+    given: dict[str, Any] = {"shell": shell, "token": token, "owner": owner}
+    return web.Application(
+        [(path, handler, given) for path, handler in routes()],
+        websocket_ping_interval=20,
+        websocket_ping_timeout=20,
+        websocket_max_message_size=64 * 1024 * 1024,
+        log_function=lambda handler: None,  # a log line per request is a cost on the hot path
+    )

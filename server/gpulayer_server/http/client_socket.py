@@ -1,0 +1,222 @@
+"""The clients' websocket: submit, follow, cancel, in one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import msgspec
+from gpulayer.protocol.failpoints import reach
+from tornado import websocket
+
+from gpulayer._version import __version__
+from gpulayer.protocol.messages import (
+    CancelJob,
+    Chunk,
+    ClientHello,
+    ClientMessage,
+    ClientWelcome,
+    Follow,
+    ProtocolError,
+    Refused,
+    ServerToClient,
+    Submit,
+    Unfollow,
+    Update,
+    encode,
+    from_client,
+)
+from gpulayer.protocol.types import FRAME_DATA_BYTES, PROTOCOL_VERSION, JobSpec, JobView, Problem
+from gpulayer_server.core.events import CancelWanted, Submitted
+from gpulayer_server.core.jobs import key_conflict
+from gpulayer_server.http.base import Socket
+from gpulayer_server.shell import Reply, Shell, log
+
+
+class ClientSocket(Socket):
+    """One client's connection."""
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        """A client is there: an embedded control plane stays."""
+        super().open(*args, **kwargs)
+        self.following: dict[int, JobFollower] = {}
+        self.shell.clients.add(self)
+
+    async def on_message(self, message: str | bytes) -> None:
+        """A frame of requests."""
+        try:
+            messages = from_client(message if isinstance(message, bytes) else message.encode())
+        except ProtocolError as error:
+            log.warning("a client sent a bad frame: %s", error)
+            self.close(1002, "bad frame")
+            return
+        for each in messages:
+            self._take(each)
+
+    def _take(self, message: ClientMessage) -> None:
+        match message:
+            case ClientHello():
+                self._hello(message)
+            case Submit():
+                submit(self.shell, self.owner, message.key, message.spec, self._submitted(message))
+            case Follow():
+                self._follow(message.n, message.job, message.attempt, message.offset)
+            case Unfollow():
+                self._unfollow(message.n)
+            case CancelJob():
+                self.shell.request(
+                    lambda request: CancelWanted(request=request, job=message.job, give_up=message.give_up),
+                    self._answer(message.n),
+                )
+
+    def _hello(self, message: ClientHello) -> None:
+        if message.protocol != PROTOCOL_VERSION:
+            older = "the client" if message.protocol < PROTOCOL_VERSION else "the control plane"
+            detail = f"protocol {message.protocol} of the client, {PROTOCOL_VERSION} here: upgrade {older}"
+            problem = Problem(status=426, code="protocol", title="client and control plane differ", detail=detail)
+            self.send([Refused(n=0, problem=problem)])
+            self.close(1000, "protocol")
+            return
+        self.send([ClientWelcome(version=__version__, epoch=self.shell.epoch)])
+
+    def _answer(self, n: int) -> Reply:
+        def reply(result: JobView | Problem | None) -> None:
+            if isinstance(result, Problem):
+                self.send([Refused(n=n, problem=result)])
+            elif result is not None:
+                self.send([Update(n=n, job=result)])
+
+        return reply
+
+    def _submitted(self, message: Submit) -> Reply:
+        def reply(result: JobView | Problem | None) -> None:
+            self._answer(message.n)(result)
+            if isinstance(result, JobView) and message.follow:
+                self._follow(message.n, result.id, None, 0)
+
+        return reply
+
+    def _follow(self, n: int, job: str, attempt: str | None, offset: int) -> None:
+        def start() -> None:
+            view = self.shell.view(job)
+            if view is None:
+                self.send([Refused(n=n, problem=Problem(status=404, code="no_such_job", title=f"no job {job}"))])
+                return
+            self._unfollow(n)
+            self.following[n] = JobFollower(self, n, view, attempt, offset)
+
+        self.shell.after_commits(start)
+
+    def _unfollow(self, n: int) -> None:
+        follower = self.following.pop(n, None)
+        if follower is not None:
+            follower.stop()
+
+    def send(self, messages: list[ServerToClient]) -> asyncio.Future[None] | None:
+        """One frame; a client that is gone asks again from where it was when it is back."""
+        try:
+            return self.write_message(encode(messages), binary=True)
+        except websocket.WebSocketClosedError:
+            return None
+
+    def on_close(self) -> None:
+        """Nobody follows any more; the jobs go on."""
+        self.shell.clients.discard(self)
+        for n in list(self.following):
+            self._unfollow(n)
+
+
+class JobFollower:
+    """Sends one job's stream and states to one client, as fast as the client reads and no faster.
+
+    A state goes out after the bytes that were there before it, so that 'done' is never ahead of the output.
+    """
+
+    def __init__(self, socket: ClientSocket, n: int, view: JobView, attempt: str | None, offset: int):
+        self._socket = socket
+        self._shell = socket.shell
+        self._n = n
+        self._view: JobView | None = view
+        self._job = view.id
+        self._attempt = view.attempt
+        self._offset = offset if attempt == view.attempt else 0
+        self._pumping = False
+        self._stopped = False
+        self._shell.follow(self._job, self)
+        self.wake()
+
+    def update(self, view: JobView) -> None:
+        """The job is another now."""
+        self._view = view
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        if not self._pumping and not self._stopped:
+            self._pumping = True
+            # The task outlives this call by itself: `_pump` ends when there is nothing left or the client is gone.
+            self._task = asyncio.ensure_future(self._pump())
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._stopped = True
+        self._shell.unfollow(self._job, self)
+
+    async def _pump(self) -> None:
+        try:
+            while not self._stopped:
+                batch = self._next()
+                if not batch:
+                    return
+                sent = self._socket.send(batch)
+                if sent is None:
+                    self.stop()
+                    return
+                await sent  # a slow client is waited for here; nothing piles up for it
+        except websocket.WebSocketClosedError:
+            self.stop()
+        finally:
+            self._pumping = False
+
+    def _next(self) -> list[ServerToClient]:
+        view = self._view
+        if view is not None and view.attempt != self._attempt:
+            self._attempt, self._offset = view.attempt, 0
+        batch: list[ServerToClient] = []
+        attempt = self._attempt
+        if attempt is not None:
+            data = self._read(attempt)
+            if data:
+                batch.append(Chunk(n=self._n, attempt=attempt, offset=self._offset, data=data))
+                self._offset += len(data)
+        whole = attempt is None or self._offset >= self._shell.streams.visible(attempt)
+        if view is not None and (whole or not view.terminal):
+            batch.append(Update(n=self._n, job=view))
+            self._view = None
+            if view.terminal:
+                self._stopped = True
+                self._shell.unfollow(self._job, self)
+        return batch
+
+    def _read(self, attempt: str) -> bytes:
+        if self._shell.streams.visible(attempt) <= self._offset:
+            return b""
+        return self._shell.streams.read(attempt, self._offset, FRAME_DATA_BYTES)
+
+
+def submit(shell: Shell, owner: str, key: str, spec: JobSpec, reply: Reply) -> None:
+    """Take a job, or find the one that its key made, live or of the past."""
+    if spec.cell.bundle and spec.cell.bundle not in shell.blobs:
+        detail = f"bundle {spec.cell.bundle[:12]}…: send its manifest and blobs first"
+        reply(Problem(status=409, code="bundle_unknown", title="the control plane lacks the source", detail=detail))
+        return
+    reach("server.bundle-sent")
+    payload_hash = hashlib.sha256(msgspec.msgpack.encode(spec)).hexdigest()
+    known = shell.stored_by_key(owner, key)
+    if known is not None:
+        same = known.payload_hash == payload_hash
+        reply(shell.history_view(known) if same else key_conflict(key, known.id))
+        return
+    shell.request(
+        lambda request: Submitted(request=request, owner=owner, key=key, payload_hash=payload_hash, spec=spec), reply
+    )

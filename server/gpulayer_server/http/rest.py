@@ -1,0 +1,195 @@
+"""The HTTP API under `/v1`: jobs, workers, sessions."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gpulayer._version import __version__
+from gpulayer.protocol.records import Splitter
+from gpulayer.protocol.types import FRAME_DATA_BYTES, JobSpec, JobView, Problem, Struct
+from gpulayer_server.core.events import CancelWanted, Event, ReleaseWanted
+from gpulayer_server.core.views import session_view, worker_view
+from gpulayer_server.http.base import Handler, ProblemError, Socket, parse
+from gpulayer_server.http.client_socket import submit
+from gpulayer_server.shell import Shell
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """Who answers here."""
+
+    version: str
+    epoch: int
+
+
+class SubmitBody(Struct, frozen=True, kw_only=True):
+    """A job by HTTP."""
+
+    key: str
+    spec: JobSpec
+
+
+class CancelBody(Struct, frozen=True, kw_only=True):
+    """How to cancel."""
+
+    give_up: bool = False
+
+
+async def committed(shell: Shell) -> None:
+    """Wait until everything decided so far is committed."""
+    done = asyncio.get_running_loop().create_future()
+    shell.after_commits(lambda: done.set_result(None))
+    await done
+
+
+async def ask(shell: Shell, make: object) -> JobView | None:
+    """Let the plane handle a request and wait for its committed answer; a problem is raised."""
+    future: asyncio.Future[JobView | Problem | None] = asyncio.get_running_loop().create_future()
+
+    def event(request: int) -> Event:
+        return make(request)  # pyright: ignore[reportCallIssue]
+
+    shell.request(event, future.set_result)
+    return settle(await future)
+
+
+def settle(result: JobView | Problem | None) -> JobView | None:
+    """A result, or a problem raised."""
+    if isinstance(result, Problem):
+        raise ProblemError(result)
+    return result
+
+
+class HealthHandler(Handler):
+    """GET /v1/health"""
+
+    def get(self) -> None:
+        """Version and epoch."""
+        self.answer(Health(version=__version__, epoch=self.shell.epoch))
+
+
+class JobsHandler(Handler):
+    """GET and POST /v1/jobs"""
+
+    async def get(self) -> None:
+        """The owner's jobs, newest first; `?limit=` at most 1,000, `?notebook=` and `?cell_id=` narrow."""
+        limit = min(1000, max(1, int(self.get_query_argument("limit", "50"))))
+        notebook = self.get_query_argument("notebook", "")
+        await committed(self.shell)
+        views = [self.shell.history_view(job) for job in self.shell.store.recent_jobs(self.owner, limit)]
+        self.answer([view for view in views if not notebook or view.notebook == notebook])
+
+    async def post(self) -> None:
+        """A new job."""
+        body: SubmitBody = parse(self.request.body, SubmitBody)
+        future: asyncio.Future[JobView | Problem | None] = asyncio.get_running_loop().create_future()
+        submit(self.shell, self.owner, body.key, body.spec, future.set_result)
+        self.answer(settle(await future), 201)
+
+
+class JobHandler(Handler):
+    """GET /v1/jobs/ID"""
+
+    async def get(self, name: str) -> None:
+        """One job."""
+        await committed(self.shell)
+        view = self.shell.view(name)
+        if view is None:
+            raise ProblemError(Problem(status=404, code="no_such_job", title=f"no job {name}"))
+        self.answer(view)
+
+
+class CancelHandler(Handler):
+    """POST /v1/jobs/ID/cancel"""
+
+    async def post(self, name: str) -> None:
+        """Store the wish to cancel; the answer shows 'cancelling' until the worker confirms."""
+        body: CancelBody = parse(self.request.body or b"{}", CancelBody)
+        if name not in self.shell.plane.jobs:
+            view = self.shell.view(name)
+            if view is not None:
+                self.answer(view)  # it ended already: nothing is left to cancel
+                return
+        self.answer(await ask(self.shell, lambda r: CancelWanted(request=r, job=name, give_up=body.give_up)))
+
+
+class WorkersHandler(Handler):
+    """GET /v1/workers"""
+
+    async def get(self) -> None:
+        """Every worker that is known."""
+        await committed(self.shell)
+        self.answer([worker_view(worker) for worker in self.shell.plane.workers.values()])
+
+
+class SessionsHandler(Handler):
+    """GET /v1/sessions"""
+
+    async def get(self) -> None:
+        """The owner's open sessions."""
+        await committed(self.shell)
+        plane = self.shell.plane
+        self.answer([session_view(plane, s) for s in plane.sessions.values() if s.owner == self.owner])
+
+
+class SessionHandler(Handler):
+    """DELETE /v1/sessions/NAME"""
+
+    async def delete(self, name: str) -> None:
+        """Release a session; its devices are free when its processes are gone."""
+        await ask(self.shell, lambda request: ReleaseWanted(request=request, owner=self.owner, name=name))
+        self.set_status(204)
+        self.finish()
+
+
+class StreamSocket(Socket):
+    """GET /v1/jobs/ID/stream?after=SEQ, a websocket: each record's payload as one binary message, in order."""
+
+    async def open(self, name: str) -> None:  # type: ignore[override]
+        """Send everything after record SEQ (from 0; -1: all), then follow until the job is over."""
+        super().open()
+        self._name = name
+        self._news = asyncio.Event()
+        view = self.shell.view(name)
+        if view is None:
+            self.close(4404, "no such job")
+            return
+        self._after = int(self.get_query_argument("after", "-1"))
+        self.shell.follow(name, self)
+        self._task = asyncio.ensure_future(self._send_all(view))
+
+    def update(self, view: JobView) -> None:
+        """The job is another now."""
+        self._news.set()
+
+    def wake(self) -> None:
+        """Its stream grew."""
+        self._news.set()
+
+    async def _send_all(self, view: JobView | None) -> None:
+        streams = self.shell.streams
+        attempt, offset, splitter = None, 0, Splitter()
+        while view is not None:
+            self._news.clear()
+            if view.attempt != attempt and view.attempt is not None:
+                attempt, splitter = view.attempt, Splitter()
+                offset = streams.offset_of(attempt, self._after + 1) if self._after >= 0 else 0
+            while attempt is not None and streams.visible(attempt) > offset:
+                data = streams.read(attempt, offset, FRAME_DATA_BYTES)
+                offset += len(data)
+                for _, kind, body in splitter.feed(data):
+                    await self.write_message(bytes([kind]) + bytes(body), binary=True)
+            if view.terminal:
+                break
+            await self._news.wait()
+            view = self.shell.view(self._name)
+        self.close(1000, "end of stream")
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Nothing is expected from this side."""
+
+    def on_close(self) -> None:
+        """Follow no more."""
+        self.shell.unfollow(self._name, self)
+        task = getattr(self, "_task", None)
+        if task is not None:
+            task.cancel()

@@ -1,0 +1,110 @@
+"""The workers' websocket."""
+
+from __future__ import annotations
+
+from tornado import websocket
+
+from gpulayer.protocol.failpoints import reach
+from gpulayer.protocol.messages import (
+    Ack,
+    Finished,
+    Hello,
+    Order,
+    Output,
+    ProtocolError,
+    Refuse,
+    ServerMessage,
+    Started,
+    WorkerMessage,
+    from_worker,
+)
+from gpulayer_server.core.events import WorkerConnected, WorkerSaid
+from gpulayer_server.http.base import Socket
+from gpulayer_server.shell import log
+from gpulayer_server.store.streams import StreamGap
+
+
+class WorkerSocket(Socket):
+    """One worker's connection: frames in, events to the plane; what the plane sends, out."""
+
+    conn: int = 0
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        """Frames are numbered from here."""
+        super().open(*args, **kwargs)
+        self._order = Order()
+        self._dropped = False
+
+    async def on_message(self, message: str | bytes) -> None:
+        """A frame. Being a coroutine it holds back the next one: tornado's only back-pressure."""
+        try:
+            frame = self._order.accept(message if isinstance(message, bytes) else message.encode())
+            if frame is None:
+                return
+            messages = from_worker(frame)
+        except ProtocolError as error:
+            log.warning("a worker at %s sent a bad frame: %s", self.request.remote_ip, error)
+            self.send([Refuse(code="bad_frame", text=str(error))])
+            self.close(1002, "bad frame")
+            return
+        acks: dict[str, int] = {}
+        for each in messages:
+            if not self._dropped:
+                self._take(each, acks)
+        if acks:
+            self.send([Ack(attempt=attempt, offset=offset) for attempt, offset in acks.items()])
+            reach("server.acked")
+
+    def _take(self, message: WorkerMessage, acks: dict[str, int]) -> None:
+        shell = self.shell
+        match message:
+            case Output():
+                self._output(message, acks)
+            case Hello():
+                if self.conn == 0:
+                    self.conn = shell.connect(self)
+                acked = {held.attempt: shell.streams.length(held.attempt) for held in message.attempts}
+                shell.handle(WorkerConnected(conn=self.conn, hello=message, acked=acked))
+            case Finished():
+                reach("server.idle-written")
+                length = shell.streams.length(message.attempt)
+                shell.handle(WorkerSaid(conn=self.conn, message=message, acked=length))
+            case _:
+                if isinstance(message, Started):
+                    reach("server.started")
+                shell.handle(WorkerSaid(conn=self.conn, message=message))
+
+    def _output(self, message: Output, acks: dict[str, int]) -> None:
+        reach("server.first-byte" if message.offset == 0 else "server.mid-output")
+        try:
+            length = self.shell.output(self.conn, message.attempt, message.offset, message.data)
+        except StreamGap as error:
+            log.warning("%s", error)
+            self.drop("bytes are missing")
+            return
+        except OSError as error:
+            # not acknowledged: the worker keeps it in its spool, and sends it again when it is back
+            log.error("stream %s can't grow: %s", message.attempt, error)
+            self.drop("the control plane's disk is full")
+            return
+        if length is not None:
+            acks[message.attempt] = length
+
+    def send(self, messages: list[ServerMessage]) -> None:
+        """One frame; to a closed socket nothing, the worker's next hello tells what it missed."""
+        try:
+            self.write_message(self._order.number(messages), binary=True)
+        except websocket.WebSocketClosedError:
+            log.info("worker connection %d closed before it was sent %d messages", self.conn, len(messages))
+
+    def drop(self, reason: str) -> None:
+        """Close the connection from this side."""
+        if not self._dropped:
+            self._dropped = True  # what still comes on it is not looked at
+            self.close(1000, reason[:120])
+            self.shell.disconnect(self.conn)
+
+    def on_close(self) -> None:
+        """Tell the plane."""
+        if self.conn:
+            self.shell.disconnect(self.conn)

@@ -1,0 +1,99 @@
+"""Whether a worker can take a job, and every reason why not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpulayer.protocol.types import Device, Inventory, Reason, Requirements
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A worker as the matcher sees it."""
+
+    id: str
+    name: str
+    inventory: Inventory
+    slots: int
+    slots_free: int
+    devices_free: tuple[Device, ...]
+    reachable: bool
+
+
+def unmet(requirements: Requirements, worker: Candidate) -> list[Reason]:
+    """Every constraint that this worker can't meet, however free it is."""
+    reasons: list[Reason] = []
+
+    def add(code: str, text: str) -> None:
+        reasons.append(Reason(worker=worker.name, code=code, text=text))
+
+    if requirements.worker is not None and requirements.worker != worker.name:
+        add("worker_name", f"is not {requirements.worker!r}")
+    if worker.slots < 1:
+        add("slots", "offers no slots")
+    kind = requirements.device_kind
+    if kind is not None:
+        there = [device for device in worker.inventory.devices if device.kind == kind]
+        wanted = requirements.device_count
+        if len(there) < wanted:
+            problems = "; ".join(worker.inventory.problems)
+            has = f"worker has {len(there)}" + (f" ({problems})" if problems else "")
+            add("device_count", f"needs {wanted} usable {kind} device{'s' if wanted > 1 else ''}, {has}")
+    return reasons
+
+
+def busy(requirements: Requirements, worker: Candidate) -> list[Reason]:
+    """What keeps a worker that could take the job from taking it now."""
+    reasons: list[Reason] = []
+
+    def add(code: str, text: str) -> None:
+        reasons.append(Reason(worker=worker.name, code=code, text=text, temporary=True))
+
+    if not worker.reachable:
+        add("out_of_reach", "out of reach")
+    if worker.slots_free < 1:
+        add("slots", f"all {worker.slots} slot{'s' if worker.slots > 1 else ''} busy")
+    kind = requirements.device_kind
+    if kind is not None:
+        free = sum(1 for device in worker.devices_free if device.kind == kind)
+        wanted = requirements.device_count
+        if free < wanted:
+            add("devices_busy", f"needs {wanted} free {kind} device{'s' if wanted > 1 else ''}, {free} free now")
+    return reasons
+
+
+def pick(requirements: Requirements, workers: Iterable[Candidate]) -> Candidate | None:
+    """The worker to take: of those that can now, the one with the fewest devices to strand, then the most room."""
+    fitting = [worker for worker in workers if not unmet(requirements, worker) and not busy(requirements, worker)]
+    if not fitting:
+        return None
+    wants_devices = requirements.device_kind is not None
+    return min(
+        fitting,
+        key=lambda w: (0 if wants_devices else len(w.inventory.devices), -w.slots_free, w.name),
+    )
+
+
+def choose_devices(requirements: Requirements, free: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices to take of those that are free, in the inventory's order."""
+    kind = requirements.device_kind
+    return tuple(device for device in free if device.kind == kind)[: requirements.device_count] if kind else ()
+
+
+def explain(requirements: Requirements, workers: Sequence[Candidate]) -> tuple[Reason, ...]:
+    """Reasons for every worker, permanent ones first asked; and a line of its own where no worker is known."""
+    reasons: list[Reason] = []
+    for worker in workers:
+        reasons += unmet(requirements, worker) or busy(requirements, worker)
+    if not workers:
+        text = "no worker is connected; start one with `gpulayer-worker join URL`"
+        reasons.append(Reason(worker="", code="no_worker", text=text, temporary=True))
+    names = [worker.name for worker in workers]
+    if requirements.worker is not None and requirements.worker not in names:
+        near = difflib.get_close_matches(requirements.worker, names, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        text = f"no worker is named {requirements.worker!r}{hint}"
+        reasons.insert(0, Reason(worker="", code="worker_unknown", text=text))
+    return tuple(reasons)

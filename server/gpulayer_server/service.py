@@ -1,0 +1,96 @@
+"""A control plane that listens: the shell, its HTTP server on loopback, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from gpulayer._version import __version__
+from gpulayer.protocol.endpoint import Endpoint
+from gpulayer_server.core.events import LocalWorkerExpected, ShutdownWanted
+from gpulayer_server.core.state import Settings
+from gpulayer_server.datafolder import DataFolder
+from gpulayer_server.http.app import make_app
+from gpulayer_server.shell import Shell
+
+log = logging.getLogger("gpulayer.server")
+
+
+class Service:
+    """One control plane in one data folder. Use it on one loop, which owns its thread."""
+
+    def __init__(self, data: Path, *, port: int = 0, settings: Settings | None = None):
+        self.folder = DataFolder(data)
+        self.data = data
+        self._wanted_port = port
+        self._settings = settings
+
+    async def start(self) -> Endpoint:
+        """Load the store, listen, say where. The epoch is on disk before the port is open."""
+        self.shell = Shell(self.folder, self._settings)
+        token = secrets.token_urlsafe(32)
+        app = make_app(self.shell, token, getpass.getuser())
+        self._server = HTTPServer(app, max_buffer_size=128 * 1024 * 1024)
+        sockets = _bind(self._wanted_port or self.folder.last_port)
+        self._server.add_sockets(sockets)
+        port = sockets[0].getsockname()[1]
+        self.endpoint = Endpoint(
+            url=f"http://127.0.0.1:{port}", token=token, pid=os.getpid(), version=__version__, epoch=self.shell.epoch
+        )
+        self.folder.publish(self.endpoint)
+        log.info("control plane %s listens on %s, data in %s", __version__, self.endpoint.url, self.data)
+        return self.endpoint
+
+    def start_local_worker(self, *arguments: str) -> None:
+        """Start a worker on this machine, in a session of its own; one that holds its folder already stays."""
+        self.shell.handle(LocalWorkerExpected(until=self.shell.clock.now() + 30.0))
+        logs = self.data / "logs"
+        logs.mkdir(mode=0o700, exist_ok=True)
+        command = [sys.executable, "-m", "gpulayer_worker", "join", "--local", "--control-plane", str(self.data)]
+        with (logs / "local-worker.log").open("ab") as output:
+            self._local_worker = subprocess.Popen(
+                [*command, "--data", str(self.data / "worker"), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    async def until_unused(self, idle_s: float) -> None:
+        """Return once there has been no client, live job or session for `idle_s` seconds."""
+        clock = self.shell.clock
+        used_at = clock.now()
+        while clock.now() - used_at < idle_s:
+            await asyncio.sleep(min(1.0, idle_s / 4))  # a condition over time: there is no event to await
+            if self.shell.clients or not self.shell.plane.idle():
+                used_at = clock.now()
+
+    async def stop(self, *, with_local_worker: bool) -> None:
+        """End; local workers end too if asked, and are waited for a while. Jobs elsewhere go on."""
+        if with_local_worker:
+            self.shell.handle(ShutdownWanted(reason="the control plane ends"))
+            for _ in range(100):
+                if not any(w.local and w.conn is not None for w in self.shell.plane.workers.values()):
+                    break
+                await asyncio.sleep(0.05)
+        self._server.stop()
+        await self.shell.close()
+        await self._server.close_all_connections()
+
+
+def _bind(port: int) -> list[socket.socket]:
+    """Listen on loopback: on the wanted port, or on any if that is taken."""
+    try:
+        return bind_sockets(port, "127.0.0.1")
+    except OSError:
+        return bind_sockets(0, "127.0.0.1")

@@ -1,0 +1,136 @@
+"""The store: SQLite in WAL, named statements, numbered migrations.
+
+One connection writes, on the committer's thread; another reads. A commit survives the kill of any process; a power
+cut may lose the last ones, but never an epoch: that is raised with `synchronous=FULL`.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gpulayer_server.core.state import Attempt, Job, Snapshot
+from gpulayer_server.store import rows
+from gpulayer_server.store.rows import Op
+
+
+def _text(*path: str) -> str:
+    return resources.files("gpulayer_server.store").joinpath(*path).read_text(encoding="utf-8")
+
+
+def _statements() -> dict[str, str]:
+    parts = re.split(r"^-- name: (\w+)\n", _text("statements.sql"), flags=re.MULTILINE)[1:]
+    return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+
+
+STATEMENTS = _statements()
+
+
+class StoreError(RuntimeError):
+    """The store could not do what it was asked; nothing of it is half-done."""
+
+
+class Store:
+    """Rows in SQLite. `path` None keeps them in memory (tests and the simulator; one connection for everything)."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        target = str(path) if path is not None else ":memory:"
+        self._write = sqlite3.connect(target, isolation_level=None, check_same_thread=False)
+        self._write.execute("PRAGMA journal_mode = WAL")
+        self._write.execute("PRAGMA synchronous = NORMAL")
+        self._migrate()
+        self._read = self._write
+        if path is not None:
+            path.chmod(0o600)
+            self._read = sqlite3.connect(target, isolation_level=None, check_same_thread=False)
+            self._read.execute("PRAGMA query_only = 1")
+
+    def _migrate(self) -> None:
+        """Apply the migrations that this file lacks, each in a transaction of its own."""
+        (version,) = self._write.execute("PRAGMA user_version").fetchone()
+        names = sorted(f.name for f in resources.files("gpulayer_server.store").joinpath("migrations").iterdir())
+        numbered = [(int(name.split("_")[0]), name) for name in names if name.endswith(".sql")]
+        newest = numbered[-1][0]
+        if version > newest:
+            text = (
+                f"{self.path}: made by a newer GPUlayer (schema {version}, this one knows {newest}); upgrade this one"
+            )
+            raise StoreError(text)
+        for number, name in numbered:
+            if number > version:
+                script = _text("migrations", name)
+                self._write.executescript(f"BEGIN;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
+
+    def raise_epoch(self) -> int:
+        """The next epoch, on disk before this returns."""
+        self._write.execute("PRAGMA synchronous = FULL")
+        self._write.execute("BEGIN IMMEDIATE")
+        ((epoch,),) = self._write.execute(STATEMENTS["raise_epoch"]).fetchall()
+        self._write.execute("COMMIT")
+        self._write.execute("PRAGMA synchronous = NORMAL")
+        return epoch
+
+    def commit(self, units: Iterable[Iterable[Op]]) -> None:
+        """Write many units in one transaction; raises `StoreError`, and then none of them is written."""
+        try:
+            self._write.execute("BEGIN IMMEDIATE")
+            for unit in units:
+                for name, values in unit:
+                    self._write.execute(STATEMENTS[name], values)
+            self._write.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._write.in_transaction:
+                self._write.execute("ROLLBACK")
+            raise StoreError(f"{self.path or 'memory'}: {error}") from error
+
+    def load(self) -> Snapshot:
+        """Everything live."""
+        snapshot = Snapshot(last_job_n=self._all("last_job_n")[0][0])
+        snapshot.workers = [rows.worker(row) for row in self._all("workers")]
+        snapshot.sessions = [rows.session(row) for row in self._all("open_sessions")]
+        snapshot.attempts = [rows.attempt(row) for row in self._all("held_attempts")]
+        held = {attempt.id: attempt for attempt in snapshot.attempts}
+        snapshot.jobs = [self._with_tasks(rows.job(row), held) for row in self._all("live_jobs")]
+        return snapshot
+
+    def job(self, name: str) -> Job | None:
+        """A job of any age, with its tasks and their current attempts."""
+        return self._one_job("job", name)
+
+    def job_by_key(self, owner: str, key: str) -> Job | None:
+        """The job that an idempotency key made."""
+        return self._one_job("job_by_key", owner, key)
+
+    def recent_jobs(self, owner: str, limit: int) -> list[Job]:
+        """The last jobs of an owner, newest first."""
+        return [self._with_tasks(rows.job(row), {}) for row in self._all("recent_jobs", owner, limit)]
+
+    def worker_names(self) -> dict[str, str]:
+        """Names by id, of every worker that was ever here."""
+        return {row[0]: row[1] for row in self._all("workers")}
+
+    def close(self) -> None:
+        """Close both connections."""
+        if self._read is not self._write:
+            self._read.close()
+        self._write.close()
+
+    def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._read.execute(STATEMENTS[name], values).fetchall()
+
+    def _one_job(self, name: str, *values: Any) -> Job | None:
+        found = self._all(name, *values)
+        return self._with_tasks(rows.job(found[0]), {}) if found else None
+
+    def _with_tasks(self, job: Job, held: dict[str, Attempt]) -> Job:
+        for row in self._all("tasks_of_job", job.id):
+            task, attempt_id = rows.task(row)
+            if attempt_id is not None:
+                task.attempt = held.get(attempt_id) or rows.attempt(self._all("attempt", attempt_id)[0])
+            job.tasks.append(task)
+        return job

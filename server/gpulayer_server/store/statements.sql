@@ -1,0 +1,61 @@
+-- name: put_job
+INSERT OR IGNORE INTO jobs (id, n, owner, key, payload_hash, spec, submitted_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_task
+INSERT OR REPLACE INTO tasks
+    (id, job_id, idx, state, cancel_wanted, attempt_id, attempts, lost, reasons, outcome, ended_at, notes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_attempt
+INSERT OR REPLACE INTO attempts
+    (id, task_id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_session
+INSERT OR REPLACE INTO sessions
+    (id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_worker
+INSERT OR REPLACE INTO workers (id, name, slots, local, inventory, last_seen_at) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: raise_epoch
+UPDATE meta SET value = value + 1 WHERE name = 'epoch' RETURNING value
+
+-- name: last_job_n
+SELECT coalesce(max(n), 0) FROM jobs
+
+-- name: live_jobs
+SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE id IN (
+    SELECT job_id FROM tasks WHERE state IN ('queued', 'assigned', 'running', 'unreachable', 'lost')
+    UNION
+    SELECT tasks.job_id FROM attempts JOIN tasks ON tasks.id = attempts.task_id WHERE attempts.released = 0
+) ORDER BY n
+
+-- name: tasks_of_job
+SELECT id, job_id, idx, state, cancel_wanted, attempt_id, attempts, lost, reasons, outcome, ended_at, notes
+FROM tasks WHERE job_id = ? ORDER BY idx
+
+-- name: attempt
+SELECT id, task_id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released
+FROM attempts WHERE id = ?
+
+-- name: held_attempts
+SELECT id, task_id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released
+FROM attempts WHERE released = 0 ORDER BY id
+
+-- name: open_sessions
+SELECT id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason
+FROM sessions WHERE closed = 0 ORDER BY id
+
+-- name: workers
+SELECT id, name, slots, local, inventory, last_seen_at FROM workers ORDER BY id
+
+-- name: job
+SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE id = ?
+
+-- name: job_by_key
+SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE owner = ? AND key = ?
+
+-- name: recent_jobs
+SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE owner = ? ORDER BY n DESC LIMIT ?

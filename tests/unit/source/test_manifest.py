@@ -1,0 +1,215 @@
+"""Manifests: canonical bytes, and nothing unsafe gets in."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulayer.source import FileEntry, Manifest, ManifestError, SourceError
+
+DIGEST = hashlib.sha256(b"x").hexdigest()
+
+
+def entry(path: str, **changes: object) -> FileEntry:
+    fields: dict = {"path": path, "mode": 0o644, "size": 1, "sha256": DIGEST, **changes}
+    return FileEntry(**fields)
+
+
+def folder(path: str) -> FileEntry:
+    return FileEntry(path=path, mode=0o755, size=0, sha256="", kind="dir")
+
+
+def wire(*rows: tuple, version: object = 1) -> Any:
+    return msgpack.packb([version, rows])
+
+
+def row(path: object = b"a", *, kind: object = 0, mode: object = 0o644, size: object = 1, digest: object = b"d" * 32):
+    return (kind, path, mode, size, digest)
+
+
+# Any bytes that can be a file's name on Linux, as Python reads them.
+names = (
+    st.binary(min_size=1, max_size=12)
+    .map(
+        lambda raw: raw.replace(b"/", b"_").replace(b"\0", b"_").replace(b"\\", b"_").decode("utf-8", "surrogateescape")
+    )
+    .filter(lambda name: name not in (".", ".."))
+)
+digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    files: dict[str, FileEntry] = {}
+    for parts in draw(st.lists(st.lists(names, min_size=1, max_size=3), max_size=12)):
+        path = "/".join(parts)
+        ancestors = {"/".join(parts[:count]) for count in range(1, len(parts))}
+        if ancestors & files.keys() or any(known.startswith(path + "/") for known in files):
+            continue
+        if draw(st.booleans()):
+            mode = draw(st.sampled_from([0o644, 0o755]))
+            files[path] = entry(path, mode=mode, size=draw(st.integers(0, 2**63 - 1)), sha256=draw(digests))
+        else:
+            files[path] = folder(path)
+    return Manifest(files.values())
+
+
+@given(manifests())
+def test_bytes_round_trip(manifest: Manifest) -> None:
+    again = Manifest.from_bytes(manifest.to_bytes())
+    assert again == manifest
+    assert again.files == manifest.files
+    assert again.digest == manifest.digest == hashlib.sha256(manifest.to_bytes()).hexdigest()
+    assert again.total_bytes == sum(file.size for file in manifest.files)
+
+
+@given(st.binary(max_size=200))
+def test_any_other_bytes_are_refused_with_our_error(data: bytes) -> None:
+    with pytest.raises(SourceError):
+        Manifest.from_bytes(data)
+
+
+@given(manifests().filter(len), st.data())
+def test_a_flipped_byte_never_gives_the_same_digest(manifest: Manifest, data: st.DataObject) -> None:
+    raw = bytearray(manifest.to_bytes())
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        other = Manifest.from_bytes(bytes(raw))
+    except SourceError:
+        return
+    assert other.digest != manifest.digest
+
+
+def test_order_of_the_entries_does_not_matter() -> None:
+    files = [entry("b"), entry("a/z"), entry("a.txt"), folder("empty"), entry("a-b/c")]
+    assert Manifest(files).digest == Manifest(reversed(files)).digest
+    assert [file.path for file in Manifest(files).files] == ["a-b/c", "a.txt", "a/z", "b", "empty"]
+
+
+def test_sorted_by_bytes_also_where_text_sorts_otherwise() -> None:
+    undecodable, last = b"\xff".decode("utf-8", "surrogateescape"), "\U0001f600"
+    manifest = Manifest([entry(undecodable), entry(last), entry("\uffee")])
+    assert [file.path for file in manifest.files] == ["\uffee", last, undecodable]
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+
+
+def test_equal_content_has_equal_digest_and_mode_matters() -> None:
+    assert Manifest([entry("a")]).digest != Manifest([entry("a", mode=0o755)]).digest
+    assert hash(Manifest([entry("a")])) == hash(Manifest([entry("a")]))
+    assert Manifest([]).total_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/etc/passwd",
+        "..",
+        "../a",
+        "a/../b",
+        "a/..",
+        ".",
+        "./a",
+        "a/./b",
+        "a//b",
+        "a/",
+        "a\0b",
+        "..\\a",
+        "a\\b",
+        "\\a",
+    ],
+)
+def test_unsafe_paths_are_refused(path: str) -> None:
+    with pytest.raises(ManifestError, match="manifest entry"):
+        Manifest([entry(path)])
+    with pytest.raises(ManifestError, match="manifest entry"):
+        Manifest.from_bytes(wire(row(path.encode())))
+
+
+def test_a_path_longer_than_linux_allows_is_refused() -> None:
+    with pytest.raises(ManifestError, match="longer than 4096 bytes"):
+        Manifest([entry("a/" * 3000 + "b")])
+
+
+def test_text_that_stands_for_no_bytes_is_refused() -> None:
+    with pytest.raises(ManifestError, match="UTF-8"):
+        Manifest([entry("\ud800")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mode": 0o4755}, "mode"),
+        ({"mode": 0o600}, "mode"),
+        ({"mode": True}, "mode"),
+        ({"size": -1}, "size"),
+        ({"size": 2**63}, "size"),
+        ({"size": 1.0}, "size"),
+        ({"size": True}, "size"),
+        ({"sha256": DIGEST[:-1]}, "digest"),
+        ({"sha256": DIGEST.upper()}, "digest"),
+        ({"sha256": "g" * 64}, "digest"),
+        ({"sha256": ""}, "digest"),
+        ({"kind": "link"}, "kind"),
+        ({"kind": "dir", "mode": 0o755}, "folder"),
+        ({"kind": "dir", "size": 0, "sha256": "", "mode": 0o644}, "mode"),
+    ],
+)
+def test_fields_out_of_range_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        Manifest([entry("a", **changes)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb([1]),
+        msgpack.packb({"files": []}),
+        msgpack.packb([1, {}]),
+        wire(("a", 1)),
+        wire(row(kind=2)),
+        wire(row(kind=True)),
+        wire(row("a")),  # text where bytes belong: not the canonical form
+        wire(row(digest=b"d" * 31)),
+        wire(row(digest=b"d" * 33)),
+        wire(row(mode=0o777)),
+        wire(row(size=-1)),
+        wire(row(size=b"1")),
+        wire(row()) + b"\0",
+        wire(row())[:-1],
+        wire(row(b"b"), row(b"a")),  # not sorted
+        b"\x92\xcc\x01\x90",  # a number in more bytes than it needs
+        msgpack.packb([True, []]),
+    ],
+)
+def test_malformed_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(ManifestError):
+        Manifest.from_bytes(data)
+
+
+def test_doubled_paths_and_files_as_parents_are_refused() -> None:
+    with pytest.raises(ManifestError, match="twice"):
+        Manifest([entry("a"), entry("a", size=2)])
+    with pytest.raises(ManifestError, match="twice"):
+        Manifest.from_bytes(wire(row(), row()))
+    with pytest.raises(ManifestError, match="its parent a/b is an entry too"):
+        Manifest([entry("a/b"), entry("a/b/c/d")])
+    with pytest.raises(ManifestError, match="parent"):
+        Manifest([folder("a"), entry("a/b")])
+
+
+def test_another_version_says_what_to_do() -> None:
+    with pytest.raises(ManifestError, match="version 2 is not 1; update GPUlayer"):
+        Manifest.from_bytes(wire(version=2))
+
+
+def test_entries_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        entry("a").path = "/etc/passwd"  # type: ignore[misc]

@@ -1,0 +1,129 @@
+"""`gpulayer-worker`: join a control plane with this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import platform
+import re
+import signal
+import sys
+from pathlib import Path
+
+from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
+
+_USAGE = """\
+examples:
+  gpulayer-worker join http://127.0.0.1:8765            join the control plane of this user on this machine
+  gpulayer-worker join http://127.0.0.1:8765 --name b   a second worker beside it, with another name
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit codes: 0 told to end, 1 refused or failed, 2 wrong arguments, 3 another worker holds the folder."""
+    options = _parser().parse_args(argv)
+    os.umask(0o077)
+    if options.command == "agent":
+        return _agent(options)
+    return _join(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpulayer-worker", description=__doc__, epilog=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("join", "join, and stay until told to end"), ("agent", argparse.SUPPRESS)):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("url", nargs="?", help="the control plane's address; its token is read from endpoint.json")
+        command.add_argument("--control-plane", type=Path, default=data_folder(), metavar="FOLDER",
+                             help="the data folder of the control plane, where endpoint.json lies")  # fmt: skip
+        command.add_argument("--data", type=Path, help="this worker's own data folder")
+        command.add_argument("--name", default=platform.node() or "worker", help="the name that people see")
+        command.add_argument("--slots", type=int, help="how many tasks at a time; by default the usable cores")
+        command.add_argument("--python", default=sys.executable, help="the interpreter of cells; it needs ipykernel")
+        command.add_argument("--warm", type=int, default=1, help="kernels kept ready")
+        command.add_argument("--reserve-bytes", type=int, default=1 << 30, help="free disk below which output waits")
+        command.add_argument("--portable", action="store_true", help="use nothing that only Linux has")
+        command.add_argument("--local", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _data(options: argparse.Namespace) -> Path:
+    if options.data is not None:
+        return options.data.absolute()
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", options.name)
+    return data_folder().parent / f"worker-{name}"
+
+
+def _join(options: argparse.Namespace) -> int:
+    """Become the keeper, which starts the agent, and starts it again."""
+    problem = _check(options)
+    if problem:
+        print(f"gpulayer-worker: {problem}", file=sys.stderr)  # noqa: T201 a command's own output
+        return 2
+    from gpulayer_worker import keeper
+
+    return keeper.run(_data(options), agent_argv(options), portable=options.portable)
+
+
+def _check(options: argparse.Namespace) -> str:
+    if options.slots is not None and options.slots < 1:
+        return f"--slots {options.slots}: a worker offers at least one"
+    if options.local:
+        return ""
+    endpoint = read_endpoint(options.control_plane)
+    if endpoint is None:
+        return f"no control plane: {options.control_plane}/endpoint.json is not there; start one, or name its folder"
+    if options.url and options.url.rstrip("/") != endpoint.url:
+        return f"no token for {options.url}: {options.control_plane}/endpoint.json is for {endpoint.url}"
+    return ""
+
+
+def agent_argv(options: argparse.Namespace) -> list[str]:
+    """The command line of an agent with the same options."""
+    argv = [sys.executable, "-m", "gpulayer_worker", "agent", "--control-plane", str(options.control_plane.absolute())]
+    argv += ["--data", str(_data(options)), "--name", options.name, "--python", options.python]
+    argv += ["--warm", str(options.warm), "--reserve-bytes", str(options.reserve_bytes)]
+    if options.slots is not None:
+        argv += ["--slots", str(options.slots)]
+    argv += [flag for flag, on in (("--portable", options.portable), ("--local", options.local)) if on]
+    return argv
+
+
+def _agent(options: argparse.Namespace) -> int:
+    from gpulayer_worker.agent import Agent, Options
+    from gpulayer_worker.inventory import usable_cores
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def endpoint() -> Endpoint | None:
+        return read_endpoint(options.control_plane)
+
+    given = Options(
+        data=options.data,
+        name=options.name,
+        slots=options.slots or usable_cores(),
+        python=options.python,
+        agent_argv=agent_argv(options),
+        local=options.local,
+        portable=options.portable,
+        warm=options.warm,
+        reserve_bytes=options.reserve_bytes,
+    )
+
+    async def run() -> int:
+        agent = Agent(given, endpoint)
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(agent.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, agent.stop)
+        return await task
+
+    return asyncio.run(run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

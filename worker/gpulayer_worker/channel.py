@@ -1,0 +1,122 @@
+"""The one outbound websocket of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.messages import Order, ProtocolError, ServerMessage, WorkerMessage, to_worker
+
+log = logging.getLogger("gpulayer.worker")
+
+_FIRST_BACKOFF_S = 0.05
+_LAST_BACKOFF_S = 5.0
+
+
+class Channel:
+    """Connects, and connects again. Everything happens on one loop.
+
+    Where the control plane is, is asked anew before every try: it may have moved.
+    """
+
+    def __init__(
+        self,
+        endpoint: Callable[[], Endpoint | None],
+        *,
+        opened: Callable[[], None],
+        received: Callable[[list[ServerMessage]], None],
+        closed: Callable[[], None],
+    ):
+        self._endpoint = endpoint
+        self._opened = opened
+        self._received = received
+        self._closed = closed
+        self._outgoing: list[WorkerMessage] = []
+        self._wake = asyncio.Event()
+        self._connection: ClientConnection | None = None
+        self._backoff_s = _FIRST_BACKOFF_S
+        self.away_since: float | None = None  # the loop's time since when nobody answers
+
+    def send(self, messages: list[WorkerMessage]) -> None:
+        """Send in order; without a connection nothing: the next hello declares everything."""
+        if self._connection is not None:
+            self._outgoing += messages
+            self._wake.set()
+
+    def reconnect(self, reason: str) -> None:
+        """Close the connection, and come back after a while."""
+        if self._connection is not None:
+            log.warning("reconnecting: %s", reason)
+            self._closing = asyncio.ensure_future(self._connection.close(1000, reason[:120]))
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._once()
+            except (OSError, ConnectionClosed, InvalidHandshake, InvalidURI, ProtocolError, TimeoutError) as error:
+                if self.away_since is None:
+                    self.away_since = loop.time()
+                    log.warning("control plane out of reach: %s; jobs go on", error)
+            # jittered, so that a fleet does not come back in one moment
+            await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.5))
+            self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
+
+    async def _once(self) -> None:
+        endpoint = self._endpoint()
+        if endpoint is None:
+            raise OSError("no endpoint.json names a control plane")
+        url = endpoint.url.replace("http", "ws", 1) + "/v1/worker"
+        local = "//127.0.0.1" in url or "//localhost" in url or "//[::1]" in url
+        async with connect(
+            url,
+            additional_headers={"Authorization": f"Bearer {endpoint.token}"},
+            compression=None,
+            max_size=64 * 1024 * 1024,
+            ping_interval=20,
+            ping_timeout=20,
+            open_timeout=10,
+            close_timeout=2,
+            proxy=None if local else True,
+        ) as connection:
+            await self._converse(connection)
+
+    async def _converse(self, connection: ClientConnection) -> None:
+        order = Order()
+        self._connection, self._outgoing = connection, []
+        sender = asyncio.create_task(self._send_all(connection, order))
+        try:
+            self._opened()
+            async for frame in connection:
+                data = order.accept(frame if isinstance(frame, bytes) else frame.encode())
+                if data is not None:
+                    self._heard()
+                    self._received(to_worker(data))
+        finally:
+            self._connection = None
+            sender.cancel()
+            self._closed()
+
+    def _heard(self) -> None:
+        self._backoff_s = _FIRST_BACKOFF_S
+        if self.away_since is not None:
+            log.warning("control plane back after %.0f s", asyncio.get_running_loop().time() - self.away_since)
+            self.away_since = None
+
+    async def _send_all(self, connection: ClientConnection, order: Order) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                messages, self._outgoing = self._outgoing, []
+                if messages:
+                    await connection.send(order.number(messages))
+        except ConnectionClosed:
+            return  # the reader sees it too, and connects again

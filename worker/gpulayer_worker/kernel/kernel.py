@@ -1,0 +1,214 @@
+"""The kernel: ipykernel's, for which an execute request is an attempt with a spool of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ipykernel.ipkernel import IPythonKernel
+
+from .request import Refused, Request, Surroundings, read
+
+TEXT_CHARS = 4000  # of an exception's text in the REPLY record; all of it is in the error message
+PADDING_LIMIT = 100_000
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has had so far."""
+    try:
+        fd = os.open("/proc/self/status", os.O_RDONLY)
+    except OSError:  # not Linux
+        pass
+    else:
+        try:
+            status = os.read(fd, 8192)
+        finally:
+            os.close(fd)
+        found = re.search(rb"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+        if found:
+            return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """What an execute reply says about `error`."""
+    return {"status": "error", "ename": type(error).__name__, "evalue": str(error), "traceback": []}
+
+
+class Later:
+    """Stands in for the shell channel: keeps a cell's reply until its idle status, which is waited for, is written."""
+
+    def __init__(self) -> None:
+        self._channel: Any = None
+        self._replies: list[tuple[Any, dict[str, Any]]] = []
+
+    def before(self, channel: Any) -> Later:
+        """This, for `channel`."""
+        self._channel = channel
+        return self
+
+    def send_multipart(self, frames: Any, **options: Any) -> None:
+        """Keeps a reply."""
+        self._replies.append((frames, options))
+
+    def send(self) -> None:
+        """Sends what was kept."""
+        while self._replies:
+            frames, options = self._replies.pop(0)
+            self._channel.send_multipart(frames, **options)
+
+
+class SpoolKernel(IPythonKernel):
+    """Runs one attempt after the other, each asked for by one execute request, and says how it ended."""
+
+    parent: Any  # the SpoolKernelApp
+    session: Any
+    shell: Any
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._execute_sleep = 0.0  # ipykernel's wait for its iopub thread, which sends nothing here
+        self._tee = self.parent.tee
+        self._interrupts = self.parent.interrupts
+        self._surroundings = Surroundings()
+        self._refusals: dict[str, str] = {}
+        self._outcome: dict[str, Any] | None = None
+        self._later = Later()
+        self.control_handlers["gpulayer_state_request"] = self.gpulayer_state_request
+
+    async def gpulayer_state_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Answers which attempt runs and which have run; see `Tee.state`."""
+        self.session.send(stream, "gpulayer_state_reply", self._tee.state(), parent, ident)
+
+    # ------------------------------------------------------------------------------------- a request's arrival
+
+    def set_parent(self, ident: Any, parent: Any, channel: str = "shell") -> None:
+        """Opens the attempt that a new execute request asks for: from here on, output is its."""
+        if channel == "shell" and parent.get("header", {}).get("msg_type") == "execute_request":
+            self._arrived(parent)
+        super().set_parent(ident, parent, channel)
+
+    def _arrived(self, message: dict[str, Any]) -> None:
+        msg_id = message["header"]["msg_id"]
+        if self._tee.knows(msg_id):
+            return
+        try:
+            request = read(message)
+            self._tee.open(request, message["header"])
+        except Refused as refusal:
+            self._refusals[msg_id] = str(refusal)
+        except (OSError, ValueError) as error:
+            self._refusals[msg_id] = f"the spool cannot be written: {error}"
+        else:
+            self._outcome = None
+            self._interrupts.remember()
+
+    def should_handle(self, stream: Any, msg: Any, idents: Any) -> Any:
+        """Keeps execute requests away that are refused, or that came before: an agent sends again after a crash."""
+        if msg["header"]["msg_type"] != "execute_request":
+            return super().should_handle(stream, msg, idents)
+        msg_id = msg["header"]["msg_id"]
+        if self._tee.claim(msg_id):
+            return True
+        refusal = self._refusals.pop(msg_id, None)
+        if refusal is not None:
+            self.log.error("refused the request %s: %s", msg_id, refusal)
+            self.session.send(stream, "execute_reply", failure(Refused(refusal)), msg, idents)
+        return False
+
+    async def _flush_control_queue(self) -> None:
+        """Waits for no other thread before a cell: ipykernel 6 does, for requests to abort that nobody sends here."""
+
+    def pre_handler_hook(self) -> None:
+        """Leaves interrupts as they are: a cell's begin when its code does."""
+
+    def post_handler_hook(self) -> None:
+        """Leaves interrupts as they are: a cell's end when its code does."""
+
+    def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
+        if not self._tee.in_kernel:
+            return
+        message: Any = parent or self.get_parent(channel)
+        if channel != "shell" or not self._tee.is_current(message.get("header", {}).get("msg_id")):
+            return
+        if status == "idle":
+            self._end_attempt(lambda: super(SpoolKernel, self)._publish_status(status, channel, parent))
+        else:
+            self._tee.publish_busy(lambda: super(SpoolKernel, self)._publish_status(status, channel, parent))
+
+    def _end_attempt(self, publish_idle: Callable[[], None]) -> None:
+        self._interrupts.ignore()
+        try:
+            self.parent.capture.drain()
+            self.parent.children.await_sent()
+            self._tee.finish(self._reply(), publish_idle)
+        except (OSError, ValueError) as error:  # whoever waits for the cell sees that its stream has no end
+            self.log.error("the end of a cell could not be written: %s", error)
+        self._later.send()
+
+    def _abort_queues(self, *args: Any) -> None:
+        """Aborts nothing: what follows a failed cell is for whoever sends the cells to say."""
+
+    # --------------------------------------------------------------------------------------- a request's cell
+
+    async def execute_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Runs the attempt's cell in the surroundings that it asks for."""
+        attempt = self._tee.attempt
+        stream = self._later.before(stream)
+        try:
+            self._prepare(attempt.request)
+        except (OSError, TypeError, ValueError) as error:
+            self._outcome = failure(error)
+            content = {name: self._outcome[name] for name in ("ename", "evalue")}
+            content["traceback"] = [f"{content['ename']}: {content['evalue']}"]
+            self.send_response(self.iopub_socket, "error", content, ident=self._topic("error"))
+            self.session.send(stream, "execute_reply", self._outcome, parent, ident)
+            return
+        await super().execute_request(stream, ident, parent)
+
+    def _prepare(self, request: Request) -> None:
+        self._surroundings.apply(request)
+        if not request.execution_count:
+            return
+        self.shell.execution_count = request.execution_count
+        for history in (self.shell.history_manager.input_hist_parsed, self.shell.history_manager.input_hist_raw):
+            missing = min(request.execution_count, PADDING_LIMIT) - len(history)
+            history.extend([""] * missing)  # so that In[7] is the cell that the notebook calls 7
+
+    async def do_execute(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Runs the code; interrupts reach it and nothing around it."""
+        try:
+            if self._interrupts.admit():
+                raise KeyboardInterrupt
+            self._outcome = await super().do_execute(*args, **kwargs)
+        except KeyboardInterrupt as error:
+            self._interrupts.ignore()
+            self.shell.showtraceback()
+            self._outcome = failure(error)
+            self._outcome["execution_count"] = self.shell.execution_count
+        finally:
+            self._interrupts.ignore()
+        if not self._tee.in_kernel:
+            self._end_child()
+        return self._outcome
+
+    def _end_child(self) -> None:
+        """Ends a forked child that has come to the end of the cell: it shares the kernel's sockets with it."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0 if self._outcome and self._outcome["status"] == "ok" else 1)
+
+    def _reply(self) -> dict[str, Any]:
+        outcome = self._outcome or failure(RuntimeError("the kernel ended the cell without an outcome"))
+        reply: dict[str, Any] = {"status": outcome["status"], "ename": None, "evalue": None}
+        if reply["status"] != "ok":
+            reply["ename"] = str(outcome.get("ename"))
+            reply["evalue"] = str(outcome.get("evalue"))[:TEXT_CHARS]
+        reply["execution_count"] = outcome.get("execution_count")
+        reply["peak_rss_bytes"] = peak_rss_bytes()
+        return reply

@@ -1,0 +1,195 @@
+"""Kernels: real ipykernels over IPC sockets, one kept warm, found again by a new agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from jupyter_client.session import Session
+
+import gpulayer.protocol as protocol_package
+from gpulayer_worker import kernel as kernel_package
+from gpulayer_worker.environ import allowed
+from gpulayer_worker.keeper.client import ExitRecord, KeeperError
+from gpulayer_worker.keeperlink import KeeperLink
+from gpulayer_worker.layout import Layout
+
+log = logging.getLogger("gpulayer.worker")
+
+_READY_S = 60.0
+_TAIL_BYTES = 4096
+_RUNNER = Path(kernel_package.__file__).with_name("main.py")
+_RECORDS = Path(protocol_package.__file__).with_name("records.py")
+_FAILPOINTS = Path(protocol_package.__file__).with_name("failpoints.py")
+
+
+class KernelError(RuntimeError):
+    """A kernel that did not come up, with the last lines that it wrote."""
+
+
+@dataclass
+class Kernel:
+    """A kernel process and the socket to it."""
+
+    name: str
+    folder: Path
+    session: Session
+    socket: zmq.asyncio.Socket
+    exit: asyncio.Future[ExitRecord]
+
+    def execute(self, attempt: str, code: str, metadata: dict[str, Any]) -> None:
+        """Send a cell; the request's id is the attempt's, and a kernel runs an attempt at most once."""
+        plain = zmq.Socket.shadow(self.socket.underlying)
+        while plain.poll(0):
+            plain.recv_multipart()  # replies of earlier cells, which nobody needs
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
+        message = self.session.msg("execute_request", content, metadata={"gpulayer": metadata})
+        message["header"]["msg_id"] = message["msg_id"] = attempt
+        plain.send_multipart(self.session.serialize(message), flags=zmq.NOBLOCK)
+
+    def tail(self) -> str:
+        """The last lines that the process itself wrote: what it said when it died."""
+        try:
+            data = (self.folder / "kernel.log").read_bytes()[-_TAIL_BYTES:]
+        except FileNotFoundError:
+            return ""
+        return data.decode(errors="replace").strip()
+
+
+class Kernels:
+    """Owns this worker's kernel processes, by way of the keeper."""
+
+    def __init__(self, layout: Layout, keeper: KeeperLink, *, python: str = sys.executable, warm: int = 1):
+        self._layout = layout
+        self._keeper = keeper
+        self._python = python
+        self._warm_wanted = warm
+        self._warm: list[asyncio.Task[Kernel]] = []
+        self._context = zmq.asyncio.Context()
+        self._closing = False
+
+    def keep_warm(self) -> None:
+        """Start warm kernels until as many as wanted are there or on their way."""
+        while not self._closing and len(self._warm) < self._warm_wanted:
+            self._warm.append(asyncio.create_task(self._start()))
+
+    async def take(self, owner: str) -> Kernel:
+        """A fresh kernel, warm if there is one; `owner` is noted, so that a new agent knows whose it is."""
+        self.keep_warm()
+        task = self._warm.pop(0) if self._warm else asyncio.create_task(self._start())
+        kernel = await task
+        if kernel.exit.done():
+            kernel = await self._start()
+        self._layout.note(kernel.folder, "owner", {"owner": owner})
+        return kernel
+
+    async def find(self, name: str) -> Kernel | None:
+        """A kernel that an agent before us started, alive or not; None where nothing is left of it."""
+        folder = self._layout.kernel(name)
+        connection = self._layout.noted(folder, "connection")
+        return await self._open(name, folder, connection) if connection is not None else None
+
+    async def clean(self, owners: set[str]) -> None:
+        """End kernels of before that nobody owns any more; warm ones go on being warm."""
+        alive = await self._keeper.groups()
+        for folder in sorted(self._layout.data.glob("kernels/*")):
+            owner = (self._layout.noted(folder, "owner") or {}).get("owner", "")
+            if owner in owners:
+                continue
+            if not owner and folder.name in alive and len(self._warm) < self._warm_wanted:
+                self._warm.append(asyncio.create_task(self._ready_again(folder.name)))
+            else:
+                await self.end(folder.name)
+
+    async def interrupt(self, kernel: Kernel) -> None:
+        """SIGINT to the kernel and the children in its process group."""
+        try:
+            await self._keeper.signal(kernel.name, signal.SIGINT)
+        except KeeperError as error:
+            log.info("kernel %s could not be interrupted: %s", kernel.name, error)
+
+    async def kill(self, kernel: Kernel) -> None:
+        """End its processes; its folder stays, with how it ended."""
+        await self._keeper.kill(kernel.name)
+
+    async def end(self, name: str) -> None:
+        """End a kernel and everything that it started; returns once nothing of it is left."""
+        await self._keeper.kill(name)
+        await self._keeper.forget(name)
+        self._remove(self._layout.kernel(name))
+
+    def _remove(self, folder: Path) -> None:
+        connection = self._layout.noted(folder, "connection") or {}
+        for port in range(1, 6):
+            Path(f"{connection.get('ip', folder)}-{port}").unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    async def close(self) -> None:
+        """End the warm ones."""
+        self._closing = True
+        for task in self._warm:
+            task.cancel()
+        await asyncio.gather(*self._warm, return_exceptions=True)
+        self._context.destroy(linger=0)
+
+    async def _start(self) -> Kernel:
+        name = f"k{secrets.token_hex(5)}"
+        folder = self._layout.kernel(name)
+        folder.mkdir(mode=0o700, parents=True)
+        connection = _connection(self._keeper.run_dir / name)
+        self._layout.note(folder, "connection", connection)
+        (folder / "cwd").mkdir()
+        argv = [self._python, str(_RUNNER), "--connection-file", str(folder / "connection.json")]
+        argv += ["--records", str(_RECORDS), "--failpoints", str(_FAILPOINTS)]
+        env = kernel_environ()
+        await self._keeper.spawn(id=name, argv=argv, env=env, cwd=folder / "cwd", log_file=folder / "kernel.log")
+        return await self._until_ready(await self._open(name, folder, connection))
+
+    async def _ready_again(self, name: str) -> Kernel:
+        kernel = await self.find(name)
+        return await (self._until_ready(kernel) if kernel is not None else self._start())
+
+    async def _open(self, name: str, folder: Path, connection: Mapping[str, Any]) -> Kernel:
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 1000
+        socket.reconnect_ivl = 10  # milliseconds; the kernel binds when it is up
+        socket.connect(f"ipc://{connection['ip']}-{connection['shell_port']}")
+        session = Session(key=connection["key"].encode())
+        exit_record = await self._keeper.exit_of(name, folder / "exit.json")
+        return Kernel(name, folder, session, socket, exit_record)
+
+    async def _until_ready(self, kernel: Kernel) -> Kernel:
+        """Wait for the first answer, or for the end of a kernel that can't come up."""
+        request = kernel.session.msg("kernel_info_request")
+        await kernel.socket.send_multipart(kernel.session.serialize(request))
+        answer = asyncio.ensure_future(kernel.socket.recv_multipart())
+        await asyncio.wait({answer, kernel.exit}, timeout=_READY_S, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return kernel
+        answer.cancel()
+        why = "ended before it was up" if kernel.exit.done() else f"was not up within {_READY_S:.0f} s"
+        lines = kernel.tail()
+        await self.end(kernel.name)
+        last = lines.splitlines()[-1] if lines else "it wrote nothing"
+        raise KernelError(f"the kernel {why} ({self._python}): {last}")
+
+
+def kernel_environ() -> dict[str, str]:
+    """The environment in which every kernel starts; what is an attempt's own comes with its cell."""
+    return {**allowed(), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+
+
+def _connection(prefix: Path) -> dict[str, Any]:
+    ports = dict(zip(("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port"), range(1, 6), strict=True))
+    key = secrets.token_hex(16)
+    return {"transport": "ipc", "ip": str(prefix), "key": key, "signature_scheme": "hmac-sha256", **ports}

@@ -1,0 +1,315 @@
+"""Running one cell: files, a kernel, the wait for its end, and nothing left after it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from gpulayer.protocol.failpoints import reach
+from gpulayer.protocol.messages import Assign
+from gpulayer.protocol.types import Device, Outcome, State
+from gpulayer.source import SourceError
+from gpulayer.source.blobs import BlobError
+from gpulayer_worker import link
+from gpulayer_worker.environ import for_devices
+from gpulayer_worker.keeper.client import KeeperError
+from gpulayer_worker.kernels import Kernel, KernelError, Kernels
+from gpulayer_worker.layout import Layout
+from gpulayer_worker.run.outcome import from_death, from_reply
+from gpulayer_worker.run.spoolwatch import CellSpool
+from gpulayer_worker.watch import FolderWatch
+from gpulayer_worker.workspace import FetchError, Workspaces
+
+log = logging.getLogger("gpulayer.worker")
+
+_FETCH_AGAIN_S = 1.0
+_FETCH_TRIES = 120
+
+
+class Services(Protocol):
+    """What a run needs of its agent."""
+
+    layout: Layout
+    kernels: Kernels
+    workspaces: Workspaces
+    watch: FolderWatch
+    devices: tuple[Device, ...]
+    reserve_bytes: int
+
+    sessions: dict[str, Kernel]
+
+    def emit(self, *events: link.Event) -> None: ...
+
+    def session_ready(self, session: str, kernel: Kernel) -> None: ...
+
+
+class _Over(Exception):
+    """The attempt ends here, before its cell ran."""
+
+    def __init__(self, outcome: Outcome):
+        super().__init__(outcome.problem)
+        self.outcome = outcome
+
+
+class _GiveBack(Exception):
+    """Nothing ran, and this worker can't run it: the control plane places it anew."""
+
+
+class CellRun:
+    """One attempt of a cell. `resume` takes up one that an agent before us began."""
+
+    def __init__(self, services: Services, assign: Assign):
+        self._services = services
+        self._assign = assign
+        self._name = assign.attempt
+        self.session = assign.session
+        self.ended = asyncio.Event()  # the record of its end is made
+        self._folder = services.layout.attempt(assign.attempt)
+        self._spool = CellSpool(services.layout.spool(assign.attempt))
+        self._kernel: Kernel | None = None
+        self._news = asyncio.Event()
+        self._began = False
+        self._ended = False
+        self._wish = ""  # 'cancel', 'timeout', 'kill': why its end is wanted
+        self._wish_problem = ""
+        self._force_at: float | None = None
+        self._interrupt_due = False
+
+    # ---------------------------------------------------------------- wishes
+
+    def interrupt(self, grace_s: float) -> None:
+        """Ask the cell to end; by force after `grace_s` seconds. Asked again, nothing changes."""
+        if not self._wish:
+            self._want("cancel", f"it did not stop within {grace_s:g} s of the interrupt and was ended", grace_s)
+
+    def kill(self, why: str) -> None:
+        """End it at once."""
+        self._want("kill", why, 0.0)
+
+    def _want(self, wish: str, problem: str, grace_s: float) -> None:
+        self._wish, self._wish_problem = wish, problem
+        self._interrupt_due = grace_s > 0
+        self._force_at = time.monotonic() + grace_s
+        self._news.set()
+
+    # ---------------------------------------------------------------- its spool
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes of the spool."""
+        return self._spool.reader.read(offset, size)
+
+    def trim(self, offset: int) -> None:
+        """What the control plane has may go; not the last records, from which a new agent reads how it ended."""
+        if self._spool.reply is None:
+            self._spool.reader.release(offset)
+
+    # ---------------------------------------------------------------- the run
+
+    async def run(self) -> None:
+        """From the assignment to the last process's end. Every way out says so to the link."""
+        try:
+            await self._prepare()
+            await self._until_end()
+        except _Over as over:
+            self._end(over.outcome)
+        except _GiveBack as back:
+            self._services.emit(link.GaveBack(attempt=self._name, reason=str(back)))
+            return
+        finally:
+            self.ended.set()
+            self._services.watch.remove(self._services.layout.spool(self._name))
+        await self._clean_up()
+        self._services.emit(link.Gone(attempt=self._name))
+
+    async def _prepare(self) -> None:
+        """Files and a kernel, side by side; then send the cell."""
+        kernel_wanted = asyncio.create_task(self._find_kernel())
+        try:
+            workspace = await self._files()
+            self._kernel = kernel = await kernel_wanted
+        except (KernelError, KeeperError, OSError) as error:
+            raise _Over(Outcome(state=State.FAILED, problem=str(error))) from error
+        finally:
+            if not kernel_wanted.done():
+                kernel_wanted.cancel()
+        self._check_wish()
+        layout = self._services.layout
+        # From here on a new agent finds the kernel; it sends the cell again, and a kernel runs an attempt once.
+        layout.note(self._folder, "kernel", {"kernel": kernel.name, "workspace": str(workspace)})
+        spool = layout.spool(self._name)
+        spool.mkdir(mode=0o700, exist_ok=True)
+        self._services.watch.add(spool, self._look)
+        kernel.exit.add_done_callback(lambda _: self._news.set())
+        reach("agent.before-start")
+        if not kernel.exit.done():
+            kernel.execute(self._name, self._assign.spec.cell.code, self._metadata(workspace))
+
+    def _metadata(self, workspace: Path) -> dict[str, object]:
+        cell = self._assign.spec.cell
+        return {
+            "attempt": self._name,
+            "spool": str(self._services.layout.spool(self._name)),
+            "cwd": str(workspace),
+            "env": {**for_devices(self._assign.devices, self._services.devices), "GPULAYER_JOB": self._assign.job},
+            "execution_count": cell.execution_count,
+            "reserve_bytes": self._services.reserve_bytes,
+            "workspace_first_on_path": True,
+        }
+
+    async def _find_kernel(self) -> Kernel:
+        """The kernel that this attempt has already, its session's, or a fresh one."""
+        noted = self._services.layout.noted(self._folder, "kernel")
+        if noted is not None:
+            kernel = await self._services.kernels.find(noted["kernel"])
+            if kernel is None:
+                raise KernelError(f"nothing is left of kernel {noted['kernel']}, which had this cell")
+            return kernel
+        if self._assign.session is None:
+            self._tell("starting a kernel")
+            return await self._services.kernels.take(self._name)
+        return await self._session_kernel(self._assign.session)
+
+    async def _session_kernel(self, session: str) -> Kernel:
+        kernel = self._services.sessions.get(session)
+        if kernel is not None and not kernel.exit.done():
+            return kernel
+        folder = self._services.layout.session(session)
+        if kernel is not None or self._services.layout.noted(folder, "session") is not None:
+            raise _GiveBack(f"the kernel of session {session} is gone")
+        self._tell("starting a kernel")
+        kernel = await self._services.kernels.take(session)
+        self._services.layout.note(folder, "session", {"kernel": kernel.name})
+        self._services.session_ready(session, kernel)
+        return kernel
+
+    async def _files(self) -> Path:
+        """The workspace, made or brought up to date in a thread; asked for again while the control plane is away."""
+        digest = self._assign.spec.cell.bundle
+        loop = asyncio.get_running_loop()
+
+        def tell(text: str) -> None:
+            loop.call_soon_threadsafe(self._tell, text)
+
+        noted = self._services.layout.noted(self._folder, "kernel")
+        if noted is not None:
+            return Path(noted["workspace"])  # the cell may be running in it
+        for _ in range(_FETCH_TRIES):
+            self._check_wish()
+            try:
+                return await asyncio.to_thread(self._make_files, digest, tell)
+            except FetchError as error:
+                last = str(error)
+                self._tell(f"{error}; trying again")
+                await self._pause(_FETCH_AGAIN_S)
+            except (SourceError, BlobError, OSError) as error:
+                raise _Over(Outcome(state=State.FAILED, problem=str(error))) from error
+        raise _Over(Outcome(state=State.FAILED, problem=last))
+
+    def _make_files(self, digest: str, tell: Callable[[str], None]) -> Path:
+        """Blocking: runs in a thread."""
+        layout, workspaces = self._services.layout, self._services.workspaces
+        if self._assign.session is None:
+            target = self._folder / "workspace"
+            workspaces.fresh(digest, target, tell)
+        else:
+            session = layout.session(self._assign.session)
+            target = session / "workspace"
+            session.mkdir(mode=0o700, parents=True, exist_ok=True)
+            workspaces.update(digest, target, session / "files.json", tell)
+        return target
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than until somebody wants the end."""
+        try:
+            await asyncio.wait_for(self._news.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+
+    def _check_wish(self) -> None:
+        if self._wish:
+            state = State.CANCELLED if self._wish == "cancel" else State.FAILED
+            raise _Over(Outcome(state=state, problem="" if self._wish == "cancel" else self._wish_problem))
+
+    # ---------------------------------------------------------------- while it runs
+
+    def _look(self) -> None:
+        """The spool may have grown: everything that follows goes out in one frame."""
+        if self._ended or not self._spool.look():
+            return
+        events: list[link.Event] = []
+        if not self._began:
+            self._began = True
+            events.append(link.Began(attempt=self._name))
+            self._limit_time()
+        events.append(link.SpoolGrew(attempt=self._name, end=self._spool.end))
+        if self._spool.idle and self._spool.reply is not None:
+            outcome = from_reply(self._spool.reply, wish=self._wish, problem=self._wish_problem)
+            self._ended = True
+            events.append(link.Ended(attempt=self._name, end=self._spool.end, outcome=outcome))
+        self._services.emit(*events)
+        if self._ended:
+            self._news.set()
+
+    def _limit_time(self) -> None:
+        """Count the running time from when the kernel was given the cell, also across agents."""
+        timeout_s = self._assign.spec.timeout_s
+        if timeout_s is not None:
+            given_at = (self._folder / "kernel.json").stat().st_mtime
+            left_s = max(0.0, timeout_s - (time.time() - given_at))
+            asyncio.get_running_loop().call_later(left_s, self._timed_out, timeout_s)
+
+    def _timed_out(self, timeout_s: float) -> None:
+        if not self._ended and not self._wish:
+            self._want("timeout", f"timed out after {timeout_s:g} s", 2.0)
+
+    async def _until_end(self) -> None:
+        """Wait for the idle record, the kernel's death, or a wish and its grace."""
+        kernel = self._kernel
+        if kernel is None:
+            raise RuntimeError(f"attempt {self._name} runs without a kernel")
+        while not self._ended:
+            if kernel.exit.done():
+                self._look()
+                if not self._ended:
+                    record = kernel.exit.result()
+                    self._end(from_death(record, kernel.tail(), wish=self._wish, problem=self._wish_problem))
+                return
+            if self._interrupt_due:
+                self._interrupt_due = False
+                await self._services.kernels.interrupt(kernel)
+            left = None if self._force_at is None else self._force_at - time.monotonic()
+            if left is not None and left <= 0:
+                self._force_at = None
+                await self._services.kernels.kill(kernel)
+                continue
+            self._news.clear()
+            if not kernel.exit.done() and not self._ended and not self._interrupt_due:
+                await self._pause_until(left)
+
+    async def _pause_until(self, left_s: float | None) -> None:
+        if left_s is None:
+            await self._news.wait()
+        else:
+            await self._pause(left_s)
+
+    def _end(self, outcome: Outcome) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._spool.look()
+        grew = link.SpoolGrew(attempt=self._name, end=self._spool.end)
+        self._services.emit(grew, link.Ended(attempt=self._name, end=self._spool.end, outcome=outcome))
+
+    async def _clean_up(self) -> None:
+        """After a fresh cell nothing of it is left; a session's kernel is the session's."""
+        if self._kernel is not None and self._assign.session is None:
+            await self._services.kernels.end(self._kernel.name)
+
+    # ---------------------------------------------------------------- telling
+
+    def _tell(self, text: str) -> None:
+        self._services.emit(link.Doing(attempt=self._name, text=text))

@@ -1,0 +1,51 @@
+"""How a cell ended, in the words that a person reads."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from gpulayer.protocol.types import Outcome, State
+from gpulayer_worker.keeper.client import ExitRecord
+
+
+def from_reply(reply: dict[str, Any], *, wish: str, problem: str) -> Outcome:
+    """The outcome of a cell whose kernel answered. `wish`: 'cancel' or 'timeout' where its end was asked for."""
+    status = reply.get("status")
+    peak = reply.get("peak_rss_bytes")
+    if status == "ok":
+        return Outcome(state=State.SUCCEEDED, peak_rss_bytes=peak)
+    error = f"{reply.get('ename', 'Error')}: {reply.get('evalue', '')}".rstrip(": ")
+    if wish == "cancel" and reply.get("ename") == "KeyboardInterrupt":
+        return Outcome(state=State.CANCELLED, error=error, peak_rss_bytes=peak)
+    why = problem if wish else ("the kernel did not run it" if status == "aborted" else "")
+    return Outcome(state=State.FAILED, error=error, problem=why, peak_rss_bytes=peak)
+
+
+def from_death(record: ExitRecord, tail: str, *, wish: str, problem: str) -> Outcome:
+    """The outcome of a cell whose kernel died before it was done."""
+    state = State.CANCELLED if wish == "cancel" else State.FAILED
+    return Outcome(
+        state=state,
+        exit_code=record.code,
+        signal=record.signal,
+        problem=problem if wish else _death(record),
+        peak_rss_bytes=record.peak_rss_bytes,
+        cpu_s=record.cpu_s,
+        tail=tail,
+    )
+
+
+def _death(record: ExitRecord) -> str:
+    if record.oom:
+        peak = f", it held {record.peak_rss_bytes / 1e9:.1f} GB" if record.peak_rss_bytes else ""
+        return f"out of memory: the machine ended the kernel{peak}"
+    if record.signal is not None:
+        try:
+            name = signal.Signals(record.signal).name
+        except ValueError:
+            name = "unknown"
+        return f"the kernel was ended by signal {record.signal} ({name})"
+    if record.code is not None:
+        return f"the kernel exited with code {record.code}"
+    return "exit unknown: the keeper had died, and the kernel ended without an answer (keeper-lost)"
