@@ -76,6 +76,7 @@ _POSIX_CLASSES = {
     "xdigit": "0-9A-Fa-f",
 }
 _GLOB = re.compile(r"[*?\[\\]")
+_WHOLE_BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]")
 _POSIX_CLASS = re.compile(r"\[:(" + "|".join(_POSIX_CLASSES) + r"):\]")
 
 
@@ -271,6 +272,8 @@ def _matcher(body: str) -> Callable[[str], bool] | None:
         # '*.pyc': so common that most folders need no pathspec at all.
         ending = body[1:]
         return lambda name: name.endswith(ending)
+    if "[" in _WHOLE_BRACKET.sub("", body):
+        return None
     if body[0] in "#!":
         body = "\\" + body
     if re.search(r"\[[^\]]*\[:", body):

@@ -112,10 +112,11 @@ def test_a_keeper_that_cannot_do_what_was_asked_says_so(house, tmp_path: Path) -
     code, said = house.ended(house.start(argv=["true"]))
     assert (code, said.count("\n")) == (1, 1)
     assert "containment 'hope' is unknown: use one of cgroup, subreaper, marker" in said
+    house.containment = None
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(KeeperError, match=r"cannot start a keeper for .*File exists"):
-        start_keeper(blocked, ["true"], env=house.env)
+        start_keeper(blocked, ["true"], env=house.keeper_env)
 
 
 def test_a_large_log_is_put_aside_before_an_agent_starts(house) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulayer.source import FileEntry, Manifest, ManifestError, SourceError
@@ -59,6 +59,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     return Manifest(files.values())
 
 
+@settings(deadline=None)
 @given(manifests())
 def test_bytes_round_trip(manifest: Manifest) -> None:
     again = Manifest.from_bytes(manifest.to_bytes())
@@ -68,12 +69,14 @@ def test_bytes_round_trip(manifest: Manifest) -> None:
     assert again.total_bytes == sum(file.size for file in manifest.files)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_other_bytes_are_refused_with_our_error(data: bytes) -> None:
     with pytest.raises(SourceError):
         Manifest.from_bytes(data)
 
 
+@settings(deadline=None)
 @given(manifests().filter(len), st.data())
 def test_a_flipped_byte_never_gives_the_same_digest(manifest: Manifest, data: st.DataObject) -> None:
     raw = bytearray(manifest.to_bytes())

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulayer.source import PackError, SourceChanged, iter_pack, read_pack, write_pack
@@ -33,11 +33,13 @@ def unpacked(data: bytes) -> list[bytes]:
     return result
 
 
+@settings(deadline=None)
 @given(contents)
 def test_round_trip(blobs: list[bytes]) -> None:
     assert unpacked(packed(*blobs)) == blobs
 
 
+@settings(deadline=None)
 @given(contents)
 def test_writing_and_iterating_give_the_same_bytes(blobs: list[bytes]) -> None:
     out = io.BytesIO()
@@ -46,6 +48,7 @@ def test_writing_and_iterating_give_the_same_bytes(blobs: list[bytes]) -> None:
     assert written == len(out.getvalue())
 
 
+@settings(deadline=None)
 @given(contents, st.data())
 def test_any_truncation_is_found(blobs: list[bytes], data: st.DataObject) -> None:
     whole = packed(*blobs)
@@ -53,6 +56,7 @@ def test_any_truncation_is_found(blobs: list[bytes], data: st.DataObject) -> Non
         unpacked(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
+@settings(deadline=None)
 @given(contents.filter(any), st.data())
 def test_any_flipped_byte_is_found(blobs: list[bytes], data: st.DataObject) -> None:
     raw = bytearray(packed(*blobs))
@@ -61,6 +65,7 @@ def test_any_flipped_byte_is_found(blobs: list[bytes], data: st.DataObject) -> N
         unpacked(bytes(raw))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_garbage_is_refused(data: bytes) -> None:
     with pytest.raises(PackError):

@@ -340,7 +340,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: py
         return original(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(SourceError, match="folder locked cannot be listed: Permission denied.*--exclude"):
+    with pytest.raises(SourceError, match=r"folder locked cannot be listed: Permission denied.*--exclude"):
         scan(tmp_path)
     assert travelling(scan(tmp_path, exclude=["locked"])) == {"a.py"}
 
