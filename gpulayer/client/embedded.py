@@ -16,18 +16,20 @@ _IDLE_EXIT_S = 60
 _HELD = 3  # the exit code of a control plane whose folder another one holds
 
 
-def find_or_start(folder: Path | None = None, *, start: bool = True) -> Endpoint:
+def find_or_start(folder: Path | None = None) -> Endpoint:
     """The endpoint of a control plane that listens. Raises `ControlPlaneError`.
 
-    With `start`, one is started as a process of its own, together with a local worker, when none listens; it ends by
-    itself once nobody needs it.
+    When none listens, one is started as a process of its own, together with a local worker; it ends by itself once
+    nobody needs it. With GPULAYER_EMBEDDED=0 none is started: one that stood comes back by other hands (OSError then).
     """
     folder = folder or data_folder()
     endpoint = read_endpoint(folder)
     if endpoint is not None and listens(endpoint):
         return endpoint
-    if not start:
-        raise ControlPlaneError(f"no control plane answers for {folder}")
+    if endpoint is not None and os.environ.get("GPULAYER_EMBEDDED") == "0":
+        raise ConnectionRefusedError(f"{endpoint.url} does not answer, and GPULAYER_EMBEDDED=0 forbids to start one")
+    if os.environ.get("GPULAYER_EMBEDDED") == "0":
+        raise ControlPlaneError(f"{folder}/endpoint.json is not there, and GPULAYER_EMBEDDED=0 forbids to start one")
     return _start(folder)
 
 

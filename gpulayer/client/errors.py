@@ -52,14 +52,19 @@ class JobCancelled(JobError):
 class RemoteError(GpulayerError):
     """An exception that was raised on the worker; its traceback is the remote one."""
 
+    @staticmethod
+    def named(ename: str, evalue: str, traceback: list[str]) -> RemoteError:
+        """One of a class that is called as the remote exception's: so the notebook records the same as without us."""
+        return type(ename, (RemoteError,), {"__module__": __name__})(ename, evalue, traceback)
+
     def __init__(self, ename: str, evalue: str, traceback: list[str]):
-        super().__init__(f"{ename}: {evalue}" if evalue else ename)
+        super().__init__(evalue)
         self.ename = ename
         self.evalue = evalue
         self.traceback = traceback
 
     def _render_traceback_(self) -> list[str]:
-        return self.traceback or [str(self)]
+        return self.traceback or [f"{self.ename}: {self.evalue}"]
 
 
 def reason_lines(job: JobView) -> list[str]:

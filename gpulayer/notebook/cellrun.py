@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any
 
 from gpulayer.client.connection import Connection, Subscription
@@ -117,6 +118,8 @@ class _Following:
         self._replay = replay
         self._status = status
         self._attempt: str | None = None
+        self._unshown: JobView | None = None
+        self._shown_at = 0.0
         self.view: JobView | None = None
         self.cancelling = False
 
@@ -132,16 +135,28 @@ class _Following:
             self._replay.feed(message.data)
             reach("client.first-byte" if message.offset == 0 else "client.mid-output")
         elif isinstance(message, Update):
-            self.view = message.job
-            if not message.job.terminal:
-                self._status.show(message.job)
-            else:
-                self._replay.finish()
-                self._status.show(message.job)
+            self.view = self._unshown = message.job
         elif isinstance(message, Refused):
             raise RequestRefused(message.problem)
-        if self._subscription.empty():
-            self._replay.flush()
+        if self._due():
+            self._show()
+
+    def _due(self) -> bool:
+        """Whether people are to see what came: nothing more waits, it is over, or they saw nothing for a while."""
+        over = self.view is not None and self.view.terminal
+        return over or self._subscription.empty() or time.monotonic() - self._shown_at >= _LOOK_S
+
+    def _show(self) -> None:
+        """Of states that came together people see the last."""
+        self._shown_at = time.monotonic()
+        self._replay.flush()
+        if self._unshown is None:
+            self._status.tick()
+            return
+        if self._unshown.terminal:
+            self._replay.finish()
+        self._status.show(self._unshown)
+        self._unshown = None
 
     def _quiet(self) -> None:
         if self._connection.away and not self._connection.wait_ready(0):

@@ -7,6 +7,7 @@ import difflib
 import re
 import shlex
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn
 
 from gpulayer.client.errors import GpulayerError
@@ -73,6 +74,7 @@ def parse_duration(text: str) -> float:
     return float(match.group(1)) * _SECONDS[match.group(2)]
 
 
+@lru_cache(maxsize=1)
 def cell_parser() -> argparse.ArgumentParser:
     """The parser of `%%gpulayer`."""
     parser = _Parser(

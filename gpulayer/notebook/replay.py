@@ -97,7 +97,7 @@ class Replay:
         self._shell.display_pub.clear_output(wait=bool(content.get("wait", False)))
 
     def _on_error(self, content: dict[str, Any]) -> None:
-        self.error = RemoteError(content["ename"], content["evalue"], list(content["traceback"]))
+        self.error = RemoteError.named(content["ename"], content["evalue"], list(content["traceback"]))
 
     def _on_status(self, content: dict[str, Any]) -> None:
         self.idle = content.get("execution_state") == "idle"

@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+from gpulayer_worker.keeper.records import Folder
+from gpulayer_worker.keeper.spawning import KEEPER_VARIABLE
 
 from gpulayer.client.api import Api
 from gpulayer.protocol.endpoint import Endpoint, read_endpoint
@@ -95,11 +97,11 @@ class Worker:
         self.command = command
         self._env = env
         self.process: subprocess.Popen[bytes] | None = None
-        self.keys: set[str] = set()  # of all of its keepers: their jobs carry them
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.key = Folder(str(data)).key  # what its keepers mark all that they start with
 
     def start(self) -> None:
         """Start the keeper, which starts the agent; returns at once."""
-        self.data.mkdir(parents=True, exist_ok=True)
         with (self.data / "join.log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, env=self._env, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -121,23 +123,16 @@ class Worker:
         path = self.data / "logs" / "agent.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def note_key(self) -> None:
-        """Remember the present keeper's key: processes of its groups are found by it."""
-        if key := self._record("keeper").get("key"):
-            self.keys.add(key)
-
     def kill_agent(self) -> None:
         """End the agent at once, as a crash does; the keeper starts another one."""
         end(self.agent_pid, signal.SIGKILL)
 
     def kill_keeper(self) -> None:
         """End the keeper at once; the agent starts another one."""
-        self.note_key()
         end(self.keeper_pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Ask the keeper to end, with everything that it has."""
-        self.note_key()
         if pid := self._record("keeper").get("pid"):
             end(pid)
         if self.process is not None:
@@ -202,10 +197,8 @@ class Deployment:
 
     def local_worker(self) -> Worker:
         """The worker that an embedded control plane started, so that it ends with this deployment."""
-        worker = Worker("local", self.data / "worker", [], self.env)
-        self.workers["local"] = worker
-        until(lambda: worker._record("keeper"), "the local worker's keeper")
-        worker.note_key()
+        until((self.data / "worker" / "keeper.json").exists, "the local worker's keeper")
+        worker = self.workers["local"] = Worker("local", self.data / "worker", [], self.env)
         return worker
 
     def connected(self, name: str) -> bool:
@@ -254,10 +247,8 @@ class Deployment:
 
     def processes(self) -> dict[int, str]:
         """Every living process of this deployment: pid and command line."""
-        for worker in self.workers.values():
-            worker.note_key()
-        keys = {key for worker in self.workers.values() for key in worker.keys}
-        return marked({MARKER: {self.run}, "GPULAYER_KEEPER": keys}, self.folder)
+        keys = {worker.key for worker in self.workers.values()}
+        return marked({MARKER: {self.run}, KEEPER_VARIABLE: keys}, self.folder)
 
     # ---------------------------------------------------------------- the end
 

@@ -179,6 +179,7 @@ class Notebook:
         self.process: subprocess.Popen[bytes] | None = None
         self._client: BlockingKernelClient | None = None
         self._replies: dict[str, dict[str, Any]] = {}
+        self._last: Cell | None = None
 
     # ---------------------------------------------------------------- the kernel
 
@@ -245,6 +246,7 @@ class Notebook:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(PATIENCE_S)
             self.process = None
+        self._last = None
         shutil.rmtree(self._runtime, ignore_errors=True)
 
     # ---------------------------------------------------------------- cells
@@ -252,7 +254,13 @@ class Notebook:
     def start(self, code: str) -> Cell:
         """Send a cell, and don't wait."""
         assert self._client is not None
-        return Cell(self, self._client.execute(code, allow_stdin=False, stop_on_error=False))
+        self._last = Cell(self, self._client.execute(code, allow_stdin=False, stop_on_error=False))
+        return self._last
+
+    @property
+    def busy(self) -> bool:
+        """Whether the last cell's end was not read, or the kernel is gone."""
+        return self.process is None or self.process.poll() is not None or not (self._last is None or self._last.idle)
 
     def run(self, code: str, timeout_s: float = PATIENCE_S) -> Result:
         """Run a cell to its end. Raises TimeoutError or `KernelDied`."""
@@ -294,6 +302,7 @@ _SAME = (
     (re.compile(r"/tmp/gd[^/\s'\"]+/n\d+"), "FOLDER"),
     (re.compile(r"/tmp/gd[^/\s'\"]+/w-[^/]+/(attempts|sessions)/[^/]+/workspace"), "FOLDER"),
     (re.compile(r"In ?\[\d+\]"), "In [N]"),
+    (re.compile(r"\b\d+\.py\b"), "CELL.py"),
 )
 
 

@@ -299,6 +299,7 @@ class Agent:
             for run in [r for r in self._runs.values() if r.session == session]:
                 await run.ended.wait()  # its record of the end reads how the kernel died
             await self.kernels.end(kernel.name)
+        self.workspaces.forget(self.layout.session(session) / "files.json")
         await asyncio.to_thread(shutil.rmtree, self.layout.session(session), True)
         self.emit(link.SessionGone(session=session, reason=reason))
 

@@ -90,6 +90,7 @@ class Kernels:
         kernel = await task
         if kernel.exit.done():
             kernel = await self._start()
+        self.keep_warm()  # the next cell finds one too
         self._layout.note(kernel.folder, "owner", {"owner": owner})
         return kernel
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import os
 import re
 import secrets
 import shutil
@@ -14,10 +17,14 @@ import msgspec
 
 from gpulayer.protocol.endpoint import write_private
 from gpulayer.protocol.messages import Assign
+from gpulayer.protocol.records import RecordError, Splitter, encode, last_good
 from gpulayer.protocol.types import Outcome, Struct
 from gpulayer_worker.link import Held
 
+log = logging.getLogger("gpulayer.worker")
+
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_STATE = 0  # the kind of the records in an attempt's log
 
 
 class LayoutError(ValueError):
@@ -25,9 +32,9 @@ class LayoutError(ValueError):
 
 
 class AttemptRecord(Struct, frozen=True, kw_only=True):
-    """What a new agent finds of an attempt."""
+    """What a new agent finds of an attempt: the last one in its log counts, with the assignment of the first."""
 
-    assign: Assign
+    assign: Assign | None = None
     began: bool = False
     outcome: Outcome | None = None
     end: int | None = None
@@ -82,24 +89,45 @@ class Layout:
     # ---------------------------------------------------------------- attempts
 
     def persist(self, held: Held) -> None:
-        """Write an attempt's record; whole or not at all."""
-        folder = self.attempt(held.assign.attempt)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Add what is known of an attempt to its log; whole or not at all.
+
+        A log, since a cell's way from the assignment to its end has five such steps, and a file that takes another
+        one's place costs a millisecond each time on common file systems.
+        """
+        path = self._log(held.assign.attempt)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            first = False
+        except FileNotFoundError:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            first = True
         record = AttemptRecord(
-            assign=held.assign,
+            assign=held.assign if first else None,
             began=held.began,
             outcome=held.outcome,
             end=held.end,
             gone=held.gone,
             recorded=held.recorded,
         )
-        write_private(folder / "attempt.msgpack", msgspec.msgpack.encode(record))
+        try:
+            _append(fd, encode(_STATE, msgspec.msgpack.encode(record)), path)
+        except OSError:
+            if first:
+                path.unlink()  # the next one is to be the first
+            raise
+        finally:
+            os.close(fd)
 
     def load(self) -> list[Held]:
         """Every attempt that is here, as an agent before us left it."""
         found: list[Held] = []
-        for path in sorted(self.data.glob("attempts/*/attempt.msgpack")):
-            record = msgspec.msgpack.decode(path.read_bytes(), type=AttemptRecord)
+        for folder in sorted(self.data.glob("attempts/*")):
+            record = _last_record(folder / "attempt.log")
+            if record is None or record.assign is None:
+                # Nothing of it began: an attempt is written down first. The control plane decides what becomes of it.
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
             found.append(
                 Held(
                     assign=record.assign,
@@ -113,6 +141,9 @@ class Layout:
             )
         return found
 
+    def _log(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "attempt.log"
+
     def drop(self, attempt: str) -> None:
         """Remove everything of an attempt."""
         shutil.rmtree(self.attempt(attempt), ignore_errors=True)
@@ -120,13 +151,52 @@ class Layout:
     # ---------------------------------------------------------------- notes: small JSON files
 
     def note(self, folder: Path, name: str, value: dict[str, Any]) -> None:
-        """Write `folder/name.json`."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(folder / f"{name}.json", json.dumps(value).encode())
+        """Write `folder/name.json`. Whoever is killed meanwhile leaves nothing that `noted` takes for a note."""
+        data = json.dumps(value).encode()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            fd = os.open(folder / f"{name}.json", flags, 0o600)
+        except FileNotFoundError:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(folder / f"{name}.json", flags, 0o600)
+        try:
+            _append(fd, data, folder / f"{name}.json")
+        finally:
+            os.close(fd)
 
     def noted(self, folder: Path, name: str) -> dict[str, Any] | None:
-        """What `note` wrote, or None."""
+        """What `note` wrote, whole; else None."""
         try:
             return json.loads((folder / f"{name}.json").read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except ValueError:
+            log.warning("%s/%s.json is not whole: it counts as not written", folder, name)
+            return None
+
+
+def _append(fd: int, data: bytes, path: Path) -> None:
+    """Write all of `data`, or nothing. Raises OSError."""
+    written = os.write(fd, data)
+    if written != len(data):
+        os.ftruncate(fd, os.fstat(fd).st_size - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def _last_record(path: Path) -> AttemptRecord | None:
+    """The state that a log ends with. What a killed agent had begun to write is cut off, so that more can follow."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        end, _ = last_good(fd)
+        os.ftruncate(fd, end)
+        records = Splitter().feed(os.pread(fd, end, 0))
+    except RecordError as error:
+        log.error("%s is damaged, the attempt is given up: %s", path, error)
+        return None
+    finally:
+        os.close(fd)
+    states = [msgspec.msgpack.decode(body, type=AttemptRecord) for _, _, body in records]
+    return msgspec.structs.replace(states[-1], assign=states[0].assign) if states else None

@@ -47,6 +47,15 @@ class Workspaces:
     def __init__(self, blobs: Blobs, endpoint: Callable[[], Endpoint]):
         self._blobs = blobs
         self._endpoint = endpoint
+        self._digests: dict[Path, str] = {}  # of the bundles that sessions' workspaces are at, by their state's file
+
+    def is_current(self, digest: str, state: Path) -> bool:
+        """Whether `update` would find nothing to do. Blocks for nothing."""
+        return self._digests.get(state) == digest
+
+    def forget(self, state: Path) -> None:
+        """A session's workspace is gone."""
+        self._digests.pop(state, None)
 
     def fresh(self, digest: str, target: Path, tell: Callable[[str], None]) -> None:
         """A new workspace with a bundle's files; an empty one for no bundle."""
@@ -61,8 +70,12 @@ class Workspaces:
         before anything is touched.
         """
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not digest:
-            return
+        if digest:
+            self._digests.pop(state, None)
+            self._bring(digest, target, state, tell)
+        self._digests[state] = digest
+
+    def _bring(self, digest: str, target: Path, state: Path, tell: Callable[[str], None]) -> None:
         old, written = _remembered(state, self._blobs)
         if old is not None and old.digest == digest:
             return

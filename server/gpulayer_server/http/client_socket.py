@@ -90,9 +90,10 @@ class ClientSocket(Socket):
 
     def _submitted(self, message: Submit) -> Reply:
         def reply(result: JobView | Problem | None) -> None:
-            self._answer(message.n)(result)
             if isinstance(result, JobView) and message.follow:
-                self._follow(message.n, result.id, None, 0)
+                self._follow(message.n, result.id, None, 0)  # what it sends first is the answer
+            else:
+                self._answer(message.n)(result)
 
         return reply
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 from gpulayer_worker.keeper.client import ExitRecord, KeeperClient, KeeperError, KeeperEvent
@@ -292,3 +294,27 @@ def test_an_exit_record_that_cannot_be_written_is_still_told(house) -> None:
             assert row.exit == record
 
     asyncio.run(check())
+
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+
+
+@pytest.mark.skipif(not os.access(MEMORY / "memory.limit_in_bytes", os.W_OK), reason="no writable memory cgroup here")
+def test_tells_when_the_machine_ran_out_of_memory(house) -> None:
+    house.start()
+    limited = MEMORY / f"gpulayer-test-{house.tag}"
+    limited.mkdir()
+    (limited / "memory.limit_in_bytes").write_text(str(40 << 20))
+    use = f"import os; open({str(limited / 'cgroup.procs')!r}, 'w').write(str(os.getpid())); bytearray(200 << 20)"
+
+    async def check() -> None:
+        async with house.client() as client:
+            record = await run_to_end(client, **house.job("large", "", argv=[sys.executable, "-S", "-c", use]))
+            assert (record.signal, record.oom, record.killed_by_us) == (signal.SIGKILL, True, False)
+            other = await run_to_end(client, **house.job("killed", "kill -KILL $$"))
+            assert (other.signal, other.oom) == (signal.SIGKILL, False)
+
+    try:
+        asyncio.run(check())
+    finally:
+        limited.rmdir()

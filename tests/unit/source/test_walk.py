@@ -179,10 +179,10 @@ def test_why_left_out_looks_at_the_folders_above(tmp_path: Path) -> None:
 
 def test_rules_of_the_repository_above_hold(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    rules(tmp_path, ".gitignore", "*.ckpt", "/work/data/")
-    rules(tmp_path, "work/.gitignore", "!good.ckpt")
-    write(tmp_path, "work/nb/a.ckpt", "work/nb/good.ckpt", "work/nb/a.py", "work/data/x")
-    bundle = scan(tmp_path / "work" / "nb")
+    rules(tmp_path, ".gitignore", "*.ckpt", "/project/data/")
+    rules(tmp_path, "project/.gitignore", "!good.ckpt")
+    write(tmp_path, "project/nb/a.ckpt", "project/nb/good.ckpt", "project/nb/a.py", "project/data/x")
+    bundle = scan(tmp_path / "project" / "nb")
     assert travelling(bundle) == {"a.py", "good.ckpt"}
     assert left_out(bundle) == {"a.ckpt": ("*.ckpt", "../../.gitignore", 1)}
 

@@ -92,6 +92,8 @@ class Agent:
 
     def start(self) -> None:
         """Start the agent; when that can't be done now, try again later."""
+        if self._stopping:
+            return
         self._timer = None
         self._begun = time.monotonic()
         self._announced = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -163,14 +164,26 @@ def _trial(path: str) -> bool:
 
 
 def cgroup_pids(path: str) -> list[int]:
-    """The processes in a cgroup and in those below it; empty when it is gone."""
+    """The processes in a cgroup and in those below it; empty when it is gone.
+
+    Raises OSError when it cannot be read: that must not pass for 'empty'.
+    """
     pids: list[int] = []
-    for folder, _, files in os.walk(path):
+    for folder, _, files in os.walk(path, onerror=_unless_gone):
         if "cgroup.procs" not in files:
             continue
-        with contextlib.suppress(OSError), open(os.path.join(folder, "cgroup.procs")) as file:
-            pids += [int(line) for line in file]
+        try:
+            with open(os.path.join(folder, "cgroup.procs")) as file:
+                pids += [int(line) for line in file]
+        except OSError as error:
+            _unless_gone(error)
     return [pid for pid in pids if pid > 0]  # 0: seen from outside its pid namespace
+
+
+def _unless_gone(error: OSError) -> None:
+    # EOPNOTSUPP: a threaded cgroup, whose processes are listed further up
+    if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+        raise error
 
 
 def kill_cgroup(path: str) -> bool:

@@ -59,7 +59,7 @@ class Group:
 
         self.known: set[Identity] = set()  # members at the last look
         self.killed: set[Identity] = set()
-        self.member_watches: dict[Identity, Watch] = {}
+        self.member_watch: Watch | None = None
         self.sweep_timer: Timer | None = None
         self.sweep_delay_s = 0.0
         self.empty_looks = 0

@@ -264,7 +264,7 @@ class Groups:
             write_json(group.exit_path, group.record)
         except OSError as error:
             self._context.log(f"cannot write the exit record of {group.id}: {error}")
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) and group.id in self._by_id:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and self._by_id.get(group.id) is group:
                 self._context.loop.call_later(_RETRY_WRITE_S, lambda: self._write_exit(group))
 
     def _gone(self, group: Group) -> None:

@@ -164,10 +164,16 @@ class Keeper:
 
     def _before_agent(self) -> None:
         """The agent is about to start: it must find the socket, even if somebody has cleaned /tmp."""
-        if self._server is not None and not os.path.exists(self._server.path):
+        if self._server is not None:
+            if os.path.exists(self._server.path):
+                return
             self._context.log(f"{self._server.path} has been removed: listening anew")
             self._server.close()
+            self._server = None
+        try:
             self._listen()
+        except OSError as error:  # the agent will not find us, end, and be started again: then we try again
+            self._context.log(f"cannot listen: {error}")
 
     def _woken(self, woken: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):

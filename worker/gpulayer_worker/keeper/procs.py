@@ -11,6 +11,8 @@ import sys
 
 PROC = "/proc"
 
+_NOT_SEEN = (FileNotFoundError, ProcessLookupError, PermissionError)  # gone, gone while it was read, another user's
+
 
 class Process:
     """One process as seen at one moment. `start_time` is in clock ticks since boot, or ps's `lstart` text."""
@@ -38,7 +40,7 @@ class ProcFs:
         try:
             with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:
                 return parse_stat(file.read(4096))
-        except OSError:  # it is gone: that is the answer
+        except _NOT_SEEN:  # anything else, like no free descriptor, must not pass for its end
             return None
 
     def all(self) -> list[Process]:
@@ -51,7 +53,7 @@ class ProcFs:
         try:
             with open(f"{PROC}/{pid}/environ", "rb") as file:
                 return file.read().split(b"\0")
-        except OSError:  # gone, or another user's
+        except _NOT_SEEN:
             return []
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Handler = Callable[[dict[str, Any], Callable[[dict[str, Any]], None]], None]
 
 SOCKET_NAME = "keeper.sock"
+CLIENT_LIMIT = 32  # there is one agent, and sometimes a person who looks in
 REQUEST_LIMIT_BYTES = 8 << 20
 BACKLOG_LIMIT_BYTES = 8 << 20  # of a client that does not read: it is dropped, and asks `list` when it returns
 
@@ -107,7 +108,10 @@ class Server:
         except OSError:  # it left before we came, or no descriptor is free now
             return
         uid = peer_uid(connection)
-        if uid == os.getuid():
+        if len(self._clients) >= CLIENT_LIMIT:
+            self._context.log(f"refused a connection: there are {CLIENT_LIMIT} already")
+            connection.close()
+        elif uid == os.getuid():
             self._clients.add(Client(self._context, connection, self._handler, self._clients.discard))
         else:
             self._context.log(f"refused a connection from user {uid}")

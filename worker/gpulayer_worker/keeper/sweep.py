@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FIRST_DELAY_S = 0.02
 _LAST_DELAY_S = 0.5
-_WATCHES = 8  # a few ends wake us; then we look again at all
+_WATCHES = 128  # descriptors for all groups together; whoever gets none is looked at by timer, or when a child ends
 _EMPTY_LOOKS = 2  # a look at /proc is no snapshot: a process can be born behind its back
 
 
@@ -47,6 +47,7 @@ class Sweeper:
         self._sweeping: dict[str, Group] = {}
         self._due: dict[str, Group] = {}
         self._refused: set[int] = set()
+        self._watches = 0
 
     def start(self, group: Group) -> None:
         """Kill all of a group; harmless when that goes on already."""
@@ -104,11 +105,10 @@ class Sweeper:
                     self._context.log(f"may not kill process {process.pid} of {group.id}: end it by hand")
 
     def _wait(self, group: Group, members: list[Process]) -> None:
-        if not self._context.portable:
-            for process in members[:_WATCHES]:
-                group.member_watches[process.identity] = self._context.watch(
-                    process.pid, process.start_time, lambda: self._again(group)
-                )
+        if members and not self._context.portable and self._watches < _WATCHES:
+            last = members[-1]  # one end wakes us, then we look at all again
+            group.member_watch = self._context.watch(last.pid, last.start_time, lambda: self._again(group))
+            self._watches += 1
         group.sweep_timer = self._context.loop.call_later(group.sweep_delay_s, lambda: self._again(group))
         group.sweep_delay_s = min(_LAST_DELAY_S, group.sweep_delay_s * 2)
 
@@ -120,6 +120,7 @@ class Sweeper:
         if group.sweep_timer is not None:
             group.sweep_timer.cancel()
             group.sweep_timer = None
-        for watch in group.member_watches.values():
-            watch.cancel()
-        group.member_watches.clear()
+        if group.member_watch is not None:
+            group.member_watch.cancel()
+            group.member_watch = None
+            self._watches -= 1

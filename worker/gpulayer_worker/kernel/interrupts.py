@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import threading
 from typing import Any
@@ -25,6 +26,17 @@ class Interrupts:
         self._saved: Any = None  # the handler to put back at the end of a section
         self._deferred = False  # one came inside a section
         self._early = False  # one came between the arrival of a cell and its start
+
+    def wake(self, loop: Any) -> None:
+        """Has every signal wake the asyncio loop of the main thread: an interrupt has to end what a cell awaits.
+
+        ipykernel's handler calls back into the loop without waking it, and a quiet loop would not notice for long.
+        """
+        self._wake_pair = socket.socketpair()
+        for end in self._wake_pair:
+            end.setblocking(False)
+        loop.add_reader(self._wake_pair[0], self._wake_pair[0].recv, 4096)
+        signal.set_wakeup_fd(self._wake_pair[1].fileno(), warn_on_full_buffer=False)
 
     def remember(self) -> None:
         """From the arrival of a cell on: an interrupt that comes before the cell runs will be meant for it."""

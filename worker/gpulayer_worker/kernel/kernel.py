@@ -81,6 +81,11 @@ class SpoolKernel(IPythonKernel):
         self._later = Later()
         self.control_handlers["gpulayer_state_request"] = self.gpulayer_state_request
 
+    def start(self) -> None:
+        """Starts to take requests; the loop of the main thread runs next."""
+        super().start()
+        self._interrupts.wake(self.io_loop.asyncio_loop)
+
     async def gpulayer_state_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Answers which attempt runs and which have run; see `Tee.state`."""
         self.session.send(stream, "gpulayer_state_reply", self._tee.state(), parent, ident)

@@ -80,8 +80,7 @@ class Sink:
         self._timed = False
         self._timer = Timer(self._on_timer)
         self._timer.start()
-        tee.flush_text = self.flush
-        tee.take_text = self.write_named
+        tee.sink = self
         os.register_at_fork(
             before=self._before_fork, after_in_parent=self._lock.release, after_in_child=self._after_fork_in_child
         )
@@ -107,6 +106,11 @@ class Sink:
     def write_named(self, name: str, text: str) -> None:
         """`write` for the stream of a name; of a name that none has, stdout's."""
         self.write(self.streams.get(name) or self.streams["stdout"], text)
+
+    def begin(self) -> None:
+        """Has the next line of each stream written at once: it is a new cell's first."""
+        for stream in self.streams.values():
+            stream.flushed_at = float("-inf")
 
     def flush(self) -> None:
         """Writes all that is held back, in the calling thread. Raises OSError when the disk fails."""

@@ -37,8 +37,7 @@ class Tee:
 
     def __init__(self, session: Any, records: Any, spool: Any, reach: Callable[[str], None], interrupts: Any) -> None:
         self.lock = threading.RLock()
-        self.flush_text: Callable[[], None] = lambda: None  # writes the text that the streams hold back
-        self.take_text: Callable[[str, str], None] = lambda name, text: None
+        self.sink: Any = None  # what holds the streams' text back; it is set before anything is published
         self.on_sync: Callable[[], None] = lambda: None
         self.attempt: Attempt | None = None
         self._session = session
@@ -89,7 +88,7 @@ class Tee:
         with self.lock, self._interrupts:
             if self.attempt is not None:
                 self._abandon(self.attempt)
-            self.flush_text()
+            self.sink.flush()
             self.attempt = Attempt(request, self._session.pack(header), writer)
             self._used = True
             held, self._held, self._held_bytes = self._held, [], 0
@@ -121,7 +120,7 @@ class Tee:
             if self.attempt is None:
                 return
             try:
-                self.flush_text()
+                self.sink.flush()
                 self.attempt.writer.append_json(self._records.Kind.REPLY, reply)
                 self._reach("kernel.last-byte")
                 self._publish_status(publish_idle)
@@ -149,6 +148,7 @@ class Tee:
         if attempt is None:
             return
         attempt.writer.close()
+        self.sink.begin()
         self._done[attempt.request.attempt] = None
         while len(self._done) > DONE_LIMIT:
             self._done.popitem(last=False)
@@ -168,12 +168,12 @@ class Tee:
         parts = frames[start + 2 :]  # without the delimiter and the signature
         if topic.startswith(b"stream."):  # from a forked child: our own streams write theirs
             content = self._session.unpack(bytes(parts[3]))
-            self.take_text(content["name"], content["text"])
+            self.sink.write_named(content["name"], content["text"])
             return
         with self.lock, self._interrupts:
             if topic.endswith(b".status") and not self._admits_status:
                 return  # of another request than the attempt's
-            self.flush_text()
+            self.sink.flush()
             self._route(parts, is_output=not topic.endswith((b".status", b".execute_input")))
 
     def write_text(self, name: str, text: str) -> None:

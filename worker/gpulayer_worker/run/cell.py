@@ -197,6 +197,10 @@ class CellRun:
         noted = self._services.layout.noted(self._folder, "kernel")
         if noted is not None:
             return Path(noted["workspace"])  # the cell may be running in it
+        if self._assign.session is not None:
+            session = self._services.layout.session(self._assign.session)
+            if self._services.workspaces.is_current(digest, session / "files.json"):
+                return session / "workspace"
         for _ in range(_FETCH_TRIES):
             self._check_wish()
             try:
@@ -249,6 +253,7 @@ class CellRun:
         if self._spool.idle and self._spool.reply is not None:
             outcome = from_reply(self._spool.reply, wish=self._wish, problem=self._wish_problem)
             self._ended = True
+            reach("agent.idle-written")
             events.append(link.Ended(attempt=self._name, end=self._spool.end, outcome=outcome))
         self._services.emit(*events)
         if self._ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,20 @@ def test_the_pids_of_a_cgroup_are_those_below_it_too(tmp_path: Path) -> None:
     (tmp_path / "sub" / "deeper" / "cgroup.procs").write_text("0\n3\n")
     assert cgroup_pids(str(tmp_path)) == [1, 2, 3]
     assert cgroup_pids(str(tmp_path / "missing")) == []
+
+
+def test_a_cgroup_that_cannot_be_read_does_not_pass_for_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.procs").write_text("1\n")
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(containment, "open", refuse, raising=False)
+    number = errno.EMFILE
+    with pytest.raises(OSError, match="refused"):
+        cgroup_pids(str(tmp_path))
+    number = errno.ENODEV  # it was removed meanwhile
+    assert cgroup_pids(str(tmp_path)) == []
 
 
 def test_killing_says_when_the_kernel_cannot(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -96,6 +97,17 @@ def test_a_ps_that_tells_nothing_is_not_believed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(procs, "run_ps", lambda *_: b"")
     with pytest.raises(OSError, match="does not list the processes"):
         Ps().all()
+
+
+def test_a_lack_of_descriptors_does_not_pass_for_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(procs, "open", no_descriptor, raising=False)
+    with pytest.raises(OSError, match="Too many open files"):
+        ProcFs().one(os.getpid())
+    with pytest.raises(OSError, match="Too many open files"):
+        ProcFs().environ(os.getpid())
 
 
 def test_linux_has_proc() -> None:

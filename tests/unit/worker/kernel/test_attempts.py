@@ -200,7 +200,7 @@ def test_output_between_cells_stands_at_the_head_of_the_next(kernel: Any) -> Non
 
 
 def test_output_between_cells_is_bounded_and_counted(kernel: Any) -> None:
-    output = print_between_cells(kernel, "[print('x' * 99_999, flush=True) for _ in range(5)]")
+    output = print_between_cells(kernel, "[(print('x' * 99_999 + '\\n', end='', flush=True)) for _ in range(5)]")
     [mark] = [value for kind, value in output.others if kind == Kind.MARK]
     assert output.text() == ("x" * 99_999 + "\n") * 2 + "next\n"
     assert (mark["mark"], mark["records"], mark["bytes"] > 300_000) == ("dropped", 3, True)

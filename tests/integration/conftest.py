@@ -1,0 +1,60 @@
+"""One deployment for the tests that leave it as it was: a control plane, two workers, notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.deployment import Deployment
+from tests.support.notebook import Notebook
+from tests.support.processes import until
+
+FILES = {"train.py": 'LR = 0.1\n\n\ndef step(n):\n    """One step."""\n    return 1 / n\n'}
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Deployment]:
+    """A control plane with two workers: alpha takes what comes, beta what names it (it has one slot)."""
+    with Deployment() as deployment:
+        deployment.plane.start()
+        deployment.worker("alpha", slots=4, warm=2)
+        deployment.worker("beta", slots=1, warm=0)
+        yield deployment
+
+
+@pytest.fixture
+def deployment(shared: Deployment) -> Iterator[Deployment]:
+    """The shared deployment; after the test no job lives and every slot is free."""
+    yield shared
+    api = shared.api
+    for job in api.jobs(limit=50):
+        if not job.terminal:
+            api.cancel(job.id)
+    for session in api.sessions():
+        api.release(session.name)
+    until(
+        lambda: all(worker.slots_free == worker.slots for worker in api.workers()),
+        lambda: f"free slots: {api.workers()} {api.sessions()} {[job for job in api.jobs() if not job.terminal]}",
+    )
+
+
+@pytest.fixture(scope="session")
+def shared_notebook(shared: Deployment) -> Notebook:
+    """A notebook whose folder nobody changes."""
+    return shared.notebook(FILES)
+
+
+@pytest.fixture
+def notebook(deployment: Deployment, shared_notebook: Notebook) -> Iterator[Notebook]:
+    """The shared notebook, with gpulayer loaded; a test that left a cell running leaves it a new kernel."""
+    yield shared_notebook
+    if shared_notebook.busy:
+        shared_notebook.start_kernel()
+        shared_notebook.run("%load_ext gpulayer")
+
+
+@pytest.fixture(scope="session")
+def stock(shared: Deployment) -> Notebook:
+    """A kernel without gpulayer, in a folder with the same files."""
+    return shared.notebook(FILES, extension=False)
