@@ -16,7 +16,7 @@ from gpulayer.client.errors import (
 )
 from gpulayer.notebook.folder import Source, notebook_path
 from gpulayer.notebook.options import CellOptions
-from gpulayer.notebook.replay import Replay
+from gpulayer.notebook.replay import Replay, cell_number
 from gpulayer.notebook.status import StatusLine
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Chunk, Refused, Update
@@ -64,7 +64,7 @@ class CellRunner:
                 code=numbered_like_home(line, body),
                 bundle="" if empty else bundle.manifest.digest,
                 session=options.session,
-                execution_count=shell.execution_count,
+                execution_count=cell_number(shell),
             ),
             requirements=options.requirements,
             name=f"cell, {path.name}" if path else "cell",

@@ -12,6 +12,11 @@ from gpulayer.notebook.words import size
 from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel
 
 
+def cell_number(shell: Any) -> int:
+    """The number of the cell that runs, as the notebook shows it. IPython counts up before or after, by version."""
+    return shell.displayhook.prompt_count
+
+
 class Replay:
     """One job's stream into one cell. Bytes in; output at the local front end; the remote exception kept.
 
@@ -57,6 +62,7 @@ class Replay:
         if self._tail.left_out:
             note = f"\n… {size(self._tail.left_out)} left out here: the whole is in job {self._job}"
             self._write("stdout", f"{note} (%gpulayer attach {self._job} --max-output 1GB) …\n")
+            self._tail.left_out = 0
         for name, text in self._tail.drain():
             self._write(name, text)
         self.flush()
@@ -85,12 +91,12 @@ class Replay:
             result = {
                 "data": content["data"],
                 "metadata": content.get("metadata", {}),
-                "execution_count": self._shell.execution_count,
+                "execution_count": cell_number(self._shell),
             }
             topic = getattr(hook, "topic", None)
             hook.session.send(hook.pub_socket, "execute_result", result, parent=hook.parent_header, ident=topic)
         else:
-            self._write("stdout", f"Out[{self._shell.execution_count}]: {content['data'].get('text/plain', '')}\n")
+            self._write("stdout", f"Out[{cell_number(self._shell)}]: {content['data'].get('text/plain', '')}\n")
 
     def _on_clear_output(self, content: dict[str, Any]) -> None:
         self.flush()
@@ -125,6 +131,8 @@ class Replay:
             self._tail.add(name, text)
 
     def _write(self, name: str, text: str) -> None:
+        if self._touched and name not in self._touched:
+            self.flush()  # the other stream's text was first: each has a buffer of its own here
         getattr(sys, name).write(text)
         self._touched.add(name)
 

@@ -60,9 +60,9 @@ def status_line(job: JobView, now: float) -> str:
         doing = f" · {job.progress}" if job.progress else ""
         return f"{symbol} starting on {job.worker}{doing} · job {job.id}"
     if job.state is State.RUNNING:
-        return (
-            f"{symbol} running on {job.worker}{_place(job)} · {duration(now - (job.started_at or now))} · job {job.id}"
-        )
+        took = duration(now - (job.started_at or now))
+        doing = f" · {job.progress}" if job.progress else ""
+        return f"{symbol} running on {job.worker}{_place(job)} · {took}{doing} · job {job.id}"
     if job.state is State.UNREACHABLE:
         return f"{symbol} out of reach: {job.worker} does not answer, the job may go on there · job {job.id}"
     return _ended(job, symbol)

@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Any
 
 import httpx
-from gpulayer_worker.keeper.records import Folder
-from gpulayer_worker.keeper.spawning import KEEPER_VARIABLE
 
 from gpulayer.client.api import Api
 from gpulayer.protocol.endpoint import Endpoint, read_endpoint
 from gpulayer.protocol.failpoints import Failpoint
+from gpulayer_worker.keeper.records import Folder
+from gpulayer_worker.keeper.spawning import KEEPER_VARIABLE
 from tests.support.notebook import Notebook
 from tests.support.processes import MARKER, PATIENCE_S, end, marked, until, wait_for_end
 

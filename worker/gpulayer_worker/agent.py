@@ -159,6 +159,8 @@ class Agent:
         while True:
             await asyncio.sleep(_TICK_S)
             self.emit(link.Tick())
+            for run in list(self._runs.values()):
+                run.tell_blocked()
             if self._link.welcomed:
                 self._channel.send([Heartbeat(notes=self._notes())])
             away_since = self._channel.away_since

@@ -24,6 +24,7 @@ from gpulayer_worker.link import Held
 log = logging.getLogger("gpulayer.worker")
 
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LOG = "attempt.log"
 _STATE = 0  # the kind of the records in an attempt's log
 
 
@@ -94,36 +95,55 @@ class Layout:
         A log, since a cell's way from the assignment to its end has five such steps, and a file that takes another
         one's place costs a millisecond each time on common file systems.
         """
-        path = self._log(held.assign.attempt)
+        folder = self.attempt(held.assign.attempt)
+        path = os.path.join(folder, _LOG)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            first = False
+            fd = os.open(path, flags)
         except FileNotFoundError:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            first = True
-        record = AttemptRecord(
-            assign=held.assign if first else None,
-            began=held.began,
-            outcome=held.outcome,
-            end=held.end,
-            gone=held.gone,
-            recorded=held.recorded,
-        )
+            self._furnished(folder)
+            fd = os.open(path, flags)
         try:
+            record = AttemptRecord(
+                assign=None if os.fstat(fd).st_size else held.assign,
+                began=held.began,
+                outcome=held.outcome,
+                end=held.end,
+                gone=held.gone,
+                recorded=held.recorded,
+            )
             _append(fd, encode(_STATE, msgspec.msgpack.encode(record)), path)
-        except OSError:
-            if first:
-                path.unlink()  # the next one is to be the first
-            raise
         finally:
             os.close(fd)
+
+    def furnish(self) -> None:
+        """Have a folder ready for the next attempt: to make one takes longer than a small cell runs."""
+        if self._ready.exists():
+            return
+        new = self.data / f"new-{secrets.token_hex(4)}"
+        _furnish(new)
+        try:
+            new.rename(self._ready)
+        except OSError:  # another thread was quicker
+            shutil.rmtree(new, ignore_errors=True)
+
+    @property
+    def _ready(self) -> Path:
+        return self.data / "ready"
+
+    def _furnished(self, folder: Path) -> None:
+        try:
+            self._ready.rename(folder)
+        except OSError:  # none is ready, or this is the first attempt here
+            _furnish(folder)
 
     def load(self) -> list[Held]:
         """Every attempt that is here, as an agent before us left it."""
         found: list[Held] = []
+        for folder in self.data.glob("new-*"):
+            shutil.rmtree(folder, ignore_errors=True)
         for folder in sorted(self.data.glob("attempts/*")):
-            record = _last_record(folder / "attempt.log")
+            record = _last_record(folder / _LOG)
             if record is None or record.assign is None:
                 # Nothing of it began: an attempt is written down first. The control plane decides what becomes of it.
                 shutil.rmtree(folder, ignore_errors=True)
@@ -141,12 +161,10 @@ class Layout:
             )
         return found
 
-    def _log(self, attempt: str) -> Path:
-        return self.attempt(attempt) / "attempt.log"
-
     def drop(self, attempt: str) -> None:
-        """Remove everything of an attempt."""
+        """Remove everything of an attempt, and have a folder ready for the next one."""
         shutil.rmtree(self.attempt(attempt), ignore_errors=True)
+        self.furnish()
 
     # ---------------------------------------------------------------- notes: small JSON files
 
@@ -167,7 +185,8 @@ class Layout:
     def noted(self, folder: Path, name: str) -> dict[str, Any] | None:
         """What `note` wrote, whole; else None."""
         try:
-            return json.loads((folder / f"{name}.json").read_bytes())
+            data = (folder / f"{name}.json").read_bytes()
+            return json.loads(data) if data else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError:
@@ -175,7 +194,15 @@ class Layout:
             return None
 
 
-def _append(fd: int, data: bytes, path: Path) -> None:
+def _furnish(folder: Path) -> None:
+    """Make an attempt's folder with the files that every attempt has, empty. Files that are there stay as they are."""
+    spool = folder / "spool"
+    spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (folder / _LOG, folder / "kernel.json", spool / first_segment()):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _append(fd: int, data: bytes, path: Path | str) -> None:
     """Write all of `data`, or nothing. Raises OSError."""
     written = os.write(fd, data)
     if written != len(data):

@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 
 import msgspec
-from gpulayer.protocol.failpoints import reach
 from tornado import websocket
 
 from gpulayer._version import __version__
+from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import (
     CancelJob,
     Chunk,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from gpulayer._version import __version__
 from gpulayer.protocol.records import Splitter
@@ -41,15 +42,20 @@ async def committed(shell: Shell) -> None:
     await done
 
 
-async def ask(shell: Shell, make: object) -> JobView | None:
+async def ask(shell: Shell, make: Callable[[int], Event]) -> JobView | None:
     """Let the plane handle a request and wait for its committed answer; a problem is raised."""
     future: asyncio.Future[JobView | Problem | None] = asyncio.get_running_loop().create_future()
-
-    def event(request: int) -> Event:
-        return make(request)  # pyright: ignore[reportCallIssue]
-
-    shell.request(event, future.set_result)
+    shell.request(make, future.set_result)
     return settle(await future)
+
+
+def whole_number(text: str, what: str) -> int:
+    """A number of a query; a problem 400 that names it for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        title = f"{what} must be a whole number, not {text[:40]!r}"
+        raise ProblemError(Problem(status=400, code="bad_request", title=title)) from None
 
 
 def settle(result: JobView | Problem | None) -> JobView | None:
@@ -72,7 +78,7 @@ class JobsHandler(Handler):
 
     async def get(self) -> None:
         """The owner's jobs, newest first; `?limit=` at most 1,000, `?notebook=` and `?cell_id=` narrow."""
-        limit = min(1000, max(1, int(self.get_query_argument("limit", "50"))))
+        limit = min(1000, max(1, whole_number(self.get_query_argument("limit", "50"), "limit")))
         notebook = self.get_query_argument("notebook", "")
         await committed(self.shell)
         views = [self.shell.history_view(job) for job in self.shell.store.recent_jobs(self.owner, limit)]
@@ -153,7 +159,11 @@ class StreamSocket(Socket):
         if view is None:
             self.close(4404, "no such job")
             return
-        self._after = int(self.get_query_argument("after", "-1"))
+        try:
+            self._after = int(self.get_query_argument("after", "-1"))
+        except ValueError:
+            self.close(4400, "after must be a whole number")
+            return
         self.shell.follow(name, self)
         self._task = asyncio.ensure_future(self._send_all(view))
 

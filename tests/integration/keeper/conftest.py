@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from gpulayer_worker.keeper.client import KeeperClient, start_keeper
 from gpulayer_worker.keeper.containment import VARIABLE
 

@@ -8,6 +8,7 @@ import os
 import signal
 
 import pytest
+
 from gpulayer_worker.keeper.client import ExitRecord, KeeperClient, KeeperEvent, KeeperGone
 
 

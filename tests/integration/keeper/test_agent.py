@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gpulayer_worker.keeper.client import KeeperError, start_keeper
 from gpulayer_worker.keeper.records import LOG_LIMIT_BYTES
 

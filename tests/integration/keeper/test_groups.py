@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gpulayer_worker.keeper.client import ExitRecord, KeeperClient, KeeperError, KeeperEvent
 
 

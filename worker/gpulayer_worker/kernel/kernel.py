@@ -69,6 +69,7 @@ class SpoolKernel(IPythonKernel):
     parent: Any  # the SpoolKernelApp
     session: Any
     shell: Any
+    io_loop: Any
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

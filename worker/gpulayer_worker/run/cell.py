@@ -78,6 +78,7 @@ class CellRun:
         self._wish_problem = ""
         self._force_at: float | None = None
         self._interrupt_due = False
+        self._blocked = False
 
     # ---------------------------------------------------------------- wishes
 
@@ -106,6 +107,14 @@ class CellRun:
         """What the control plane has may go; not the last records, from which a new agent reads how it ended."""
         if self._spool.reply is None:
             self._spool.reader.release(offset)
+
+    def tell_blocked(self) -> None:
+        """Say so while the program waits for space on the disk, and when it no longer does."""
+        blocked = self._spool.reader.blocked() if self._began and not self._ended else None
+        if blocked is not None or self._blocked:
+            self._blocked = blocked is not None
+            free = (blocked or {}).get("free_bytes", 0) / 1e9
+            self._tell(f"output waits: {free:.1f} GB free on the worker's disk" if self._blocked else "")
 
     # ---------------------------------------------------------------- the run
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from gpulayer_worker.keeper.client import ExitRecord, KeeperError
 from gpulayer_worker.keeper.records import exit_record, write_json
 

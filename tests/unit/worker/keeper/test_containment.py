@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
+
 from gpulayer_worker.keeper import containment
 from gpulayer_worker.keeper.containment import (
     Containment,

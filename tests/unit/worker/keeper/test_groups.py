@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from gpulayer_worker.keeper import groups as groups_module
 from gpulayer_worker.keeper.containment import Containment
 from gpulayer_worker.keeper.context import Context

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+
 from gpulayer_worker.keeper.eventloop import Loop
 from gpulayer_worker.keeper.identity import Watch, alive, boot_id, send_signal
 from gpulayer_worker.keeper.procs import process_table

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpulayer_worker
 import pytest
+
+import gpulayer_worker
 from gpulayer_worker.keeper.__main__ import main, parse
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
 from gpulayer_worker.keeper import procs
 from gpulayer_worker.keeper.procs import ProcFs, Ps, Snapshot, parse_ps, parse_stat
 

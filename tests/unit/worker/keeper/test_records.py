@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from gpulayer_worker.keeper import records
 from gpulayer_worker.keeper.records import (
     Folder,

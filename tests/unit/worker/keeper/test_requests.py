@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from gpulayer_worker.keeper.requests import Requests
 
 SPAWN = {"op": "spawn", "id": "a", "argv": ["true"], "env": {}, "cwd": "/", "exit": "/exit"}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from gpulayer_worker.keeper import server
 from gpulayer_worker.keeper.context import Context
 from gpulayer_worker.keeper.eventloop import Loop

@@ -7,6 +7,7 @@ import select
 from pathlib import Path
 
 import pytest
+
 from gpulayer_worker.keeper.spawning import Launch, Program
 
 

@@ -97,24 +97,19 @@ def handler(signum, frame):
     rang += 1
     sys.stdout.write(f"<{rang}>")
     sys.stdout.flush()
-    if rang % 2: raise Rang
+    raise Rang
 signal.signal(signal.SIGALRM, handler)
-while rang < 200:
+for i in range(200):
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-        while rang < 200:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005 + i * 0.00001)
+        while True:
             sys.stdout.write("y" * 3000 + "\\n")
     except Rang:
         pass
-try:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-except Rang:
-    signal.setitimer(signal.ITIMER_REAL, 0)
 """)
     assert output.reply["status"] == "ok"
     rang = re.findall("<([0-9]+)>", output.text())
-    assert sorted(map(int, rang)) == list(range(1, len(rang) + 1))
-    assert len(rang) >= 200
+    assert rang == [str(number) for number in range(1, 201)]
     assert set(re.sub("<[0-9]+>", "", output.text())) == {"y", "\n"}
 
 

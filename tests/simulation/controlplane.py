@@ -1,0 +1,311 @@
+"""The shell's contract around the real plane, store and streams: what is told is committed, and told in order.
+
+It decides nothing. One event's effects are a unit: its rows commit after a while, together with whatever waits then;
+then the unit's marks, messages, replies and closes leave. A failed commit rebuilds the plane from the store.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.simulation.truth import Truth
+
+from gpulayer.protocol.messages import Ack, Finished, Hello, Output, ServerMessage, WorkerMessage, from_worker
+from gpulayer.protocol.types import JobView, Problem
+from gpulayer_server.core.events import Effects, Event, Tick, WorkerConnected, WorkerGone, WorkerSaid
+from gpulayer_server.core.plane import Plane
+from gpulayer_server.core.state import Job, Settings
+from gpulayer_server.core.views import job_view, stored_view
+from gpulayer_server.store.database import Store, StoreError
+from gpulayer_server.store.rows import Op, encode
+from gpulayer_server.store.streams import StreamGap, Streams
+from tests.simulation.network import End, Network
+from tests.simulation.simulator import Host, Process
+
+Reply = Callable[[JobView | Problem | None], None]
+
+TICK_S = 0.5
+BROKEN: list[Op] = [("put_task", ())]  # a unit that SQLite refuses
+
+
+class Unit:
+    """One event's effects, and the views of the jobs that it changed, as they were then."""
+
+    __slots__ = ("commits", "effects", "views")
+
+    def __init__(self, effects: Effects, commits: bool, views: list[JobView]):
+        self.effects = effects
+        self.commits = commits
+        self.views = views
+
+
+class ServerSocket:
+    """The control plane's side of one worker's connection."""
+
+    def __init__(self, control_plane: ControlPlane, end: End):
+        self.control_plane = control_plane
+        self.end = end
+        self.conn = 0
+        self.dropped = False
+        end.heard, end.closed = self._heard, self._closed
+
+    def _heard(self, data: bytes) -> None:
+        acks: dict[str, int] = {}
+        for message in from_worker(data):
+            if not self.dropped:
+                self._take(message, acks)
+        if acks:
+            self.send([Ack(attempt=attempt, offset=offset) for attempt, offset in acks.items()])
+
+    def _take(self, message: WorkerMessage, acks: dict[str, int]) -> None:
+        plane = self.control_plane
+        match message:
+            case Output():
+                try:
+                    length = plane.output(self.conn, message)
+                except StreamGap:
+                    self.drop("bytes are missing")
+                    return
+                if length is not None:
+                    acks[message.attempt] = length
+            case Hello():
+                if self.conn == 0:
+                    self.conn = plane.connect(self)
+                acked = {held.attempt: plane.streams.length(held.attempt) for held in message.attempts}
+                plane.handle(WorkerConnected(conn=self.conn, hello=message, acked=acked))
+            case Finished():
+                length = plane.streams.length(message.attempt)
+                plane.handle(WorkerSaid(conn=self.conn, message=message, acked=length))
+            case _:
+                plane.handle(WorkerSaid(conn=self.conn, message=message))
+
+    def send(self, messages: list[ServerMessage]) -> None:
+        """One frame to the worker."""
+        self.control_plane.network.send(self.end, messages)
+
+    def drop(self, reason: str) -> None:
+        """Close the connection from this side."""
+        if not self.dropped:
+            self.dropped = True
+            self.control_plane.sim.log("cp", f"drops connection {self.conn}:", reason)
+            self.control_plane.network.close(self.end)
+            self.control_plane.disconnect(self.conn)
+
+    def _closed(self) -> None:
+        if self.conn:
+            self.control_plane.disconnect(self.conn)
+
+
+class ControlPlane(Process):
+    """One process after the other on one host; the store and the streams' files outlive them."""
+
+    def __init__(self, host: Host, network: Network, truth: Truth, folder: Path, *, settings: Settings | None = None):
+        super().__init__(host)
+        self.network = network
+        self.truth = truth
+        self.settings = settings or Settings()
+        self.store = Store(None)
+        self.folder = folder
+        self.up = False
+        self.commit_s = 0.01  # a commit's time, at most
+        self.failing_commits = 0.0  # probability
+        self.crashing_releases = 0.0  # probability: it dies between a commit and the last message that follows from it
+        self._conns = 0
+
+    # ---------------------------------------------------------------- life and death
+
+    def start(self) -> None:
+        """A new process: a new epoch, everything else from the store and the files."""
+        self.up = True
+        self.epoch = self.store.raise_epoch()
+        self.streams = Streams(self.folder)
+        self.links: dict[int, ServerSocket] = {}
+        self.outbox: deque[Unit] = deque()
+        self.failing = False
+        self._requests: dict[int, Reply] = {}
+        self._request_n = 0
+        self._waiting: list[list[Op]] = []  # units that the committer has not taken yet
+        self._committing = 0
+        self._committer_busy = self._committer_failed = False
+        self.load(names=0)
+        self.sim.log("cp", f"starts, epoch {self.epoch}")
+        self.after(TICK_S, self._tick)
+
+    def load(self, *, names: int) -> None:
+        """The plane, from the store."""
+        self.plane = Plane(
+            epoch=self.epoch, now=self.host.clock(), snapshot=self.store.load(), settings=self.settings
+        )
+        self.plane.names = names
+        self.truth.rebuilt(self.plane, self.store)
+
+    def crash(self, *, silent: bool = False) -> None:
+        """Die now. `silent`: the workers are not told."""
+        if not self.up:
+            return
+        self.sim.log("cp", "crashes")
+        self.up = False
+        self.end_life()
+        self.streams.close()
+        self.outbox.clear()
+        for socket in self.links.values():
+            socket.dropped = True
+            socket.end.dark = silent
+            self.network.close(socket.end)
+
+    def _tick(self) -> None:
+        self.after(TICK_S, self._tick)
+        self.handle(Tick())
+
+    # ---------------------------------------------------------------- events in
+
+    def handle(self, event: Event) -> None:
+        """Let the plane handle an event; carry out what follows in its turn."""
+        if self.failing or not self.up:
+            return
+        self.sim.events += 1
+        effects = self.plane.handle(event, self.host.clock())
+        ops = [encode(row) for row in effects.rows.values()]
+        views: list[JobView] = []
+        if effects.jobs:
+            names = {worker.id: worker.name for worker in self.plane.workers.values()}
+            views = [stored_view(job, names) for job in effects.jobs.values()]
+        unit = Unit(effects, bool(ops), views)
+        if not ops and not self.outbox:
+            self._release(unit)
+            return
+        self.outbox.append(unit)
+        if ops:
+            self._committing += 1
+            self._waiting.append(ops)
+            if not self._committer_busy:
+                self._committer_busy = True
+                self.after(0.0, self._take_transaction)
+
+    def request(self, make: Callable[[int], Event], reply: Reply) -> None:
+        """An event that is answered."""
+        if self.failing:
+            reply(_full("the control plane is recovering from a failed write"))
+            return
+        self._request_n += 1
+        self._requests[self._request_n] = reply
+        self.handle(make(self._request_n))
+
+    def connect(self, socket: ServerSocket) -> int:
+        """A number for a new worker's connection."""
+        self._conns += 1
+        self.links[self._conns] = socket
+        return self._conns
+
+    def disconnect(self, conn: int) -> None:
+        """A worker's connection is closed."""
+        if self.links.pop(conn, None) is not None:
+            self.handle(WorkerGone(conn=conn))
+
+    def output(self, conn: int, message: Output) -> int | None:
+        """Bytes of a stream."""
+        if self.failing or not self.plane.accepts_output(conn, message.attempt):
+            return None
+        return self.streams.append(message.attempt, message.offset, message.data)
+
+    # ---------------------------------------------------------------- as clients' requests need it
+
+    def stored_by_key(self, owner: str, key: str) -> Job | None:
+        """A job of the past that this key made."""
+        return None if (owner, key) in self.plane.keys else self.store.job_by_key(owner, key)
+
+    def history_view(self, job: Job) -> JobView:
+        """A job as the store has it."""
+        live = self.plane.jobs.get(job.id)
+        names = {worker.id: worker.name for worker in self.plane.workers.values()}
+        return job_view(self.plane, live) if live else stored_view(job, names)
+
+    # ---------------------------------------------------------------- the committer
+
+    def _take_transaction(self) -> None:
+        units, self._waiting = self._waiting, []
+        self.after(self.commit_s * self.sim.random.random(), self._commit, units)
+
+    def _commit(self, units: list[list[Op]]) -> None:
+        if not self._committer_failed:
+            fails = self.failing_commits and self.sim.random.random() < self.failing_commits
+            try:
+                self.store.commit([*units, BROKEN] if fails else units)
+            except StoreError as error:
+                self.sim.log("cp", f"a commit of {len(units)} units fails:", error)
+                self._committer_failed = True
+                if not fails:
+                    raise
+        self.after(self.commit_s * self.sim.random.random(), self._committed, len(units), self._committer_failed)
+
+    def _committed(self, count: int, failed: bool) -> None:
+        self._committer_busy = bool(self._waiting)
+        if self._waiting:
+            self.after(0.0, self._take_transaction)
+        self._committing -= count
+        if failed:
+            self._fail()
+            return
+        while self.outbox and (count > 0 or not self.outbox[0].commits):
+            unit = self.outbox.popleft()
+            count -= unit.commits
+            self._release(unit)
+
+    def _fail(self) -> None:
+        if not self.failing:
+            self.failing = True
+            while self.outbox:
+                for request, _ in self.outbox.popleft().effects.replies:
+                    self._requests.pop(request)(_full("a commit failed"))
+            for socket in list(self.links.values()):
+                socket.drop("the control plane is recovering from a failed write")
+        if self._committing == 0:
+            self.load(names=self.plane.names)
+            self._committer_failed = False
+            self.failing = False
+
+    # ---------------------------------------------------------------- effects out
+
+    def _release(self, unit: Unit) -> None:
+        effects = unit.effects
+        crash_at = -1
+        if unit.commits and self.crashing_releases and self.sim.random.random() < self.crashing_releases:
+            crash_at = self.sim.random.randrange(3)
+        for step, carry_out in enumerate((self._mark, self._send, self._answer)):
+            if step == crash_at:
+                self.crash()
+                return
+            carry_out(unit)
+            if not self.up:
+                return
+        for conn, reason in effects.closes:
+            socket = self.links.get(conn)
+            if socket is not None:
+                socket.drop(reason)
+
+    def _mark(self, unit: Unit) -> None:
+        for attempt, why in unit.effects.marks:
+            self.streams.truncate_with_mark(attempt, why)
+
+    def _send(self, unit: Unit) -> None:
+        batches: dict[int, list[ServerMessage]] = {}
+        for conn, message in unit.effects.sends:
+            batches.setdefault(conn, []).append(message)
+        for conn, messages in batches.items():
+            socket = self.links.get(conn)
+            if socket is not None:
+                socket.send(messages)
+
+    def _answer(self, unit: Unit) -> None:
+        for request, answer in unit.effects.replies:
+            self._requests.pop(request)(answer)
+        for view in unit.views:
+            self.truth.told(view)
+        if not self.outbox:
+            self.truth.compare_with_store(unit.views, self.store)
+
+
+def _full(detail: str) -> Problem:
+    return Problem(status=507, code="store_failed", title="the control plane could not write", detail=detail)

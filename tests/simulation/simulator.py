@@ -1,0 +1,105 @@
+"""A virtual clock, hosts whose clocks differ and that may sleep, and the processes on them. One thread, no waiting."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+Call = Callable[..., None]
+
+
+class Violation(AssertionError):
+    """Something that must never happen has happened."""
+
+
+class Simulator:
+    """Owns the time. Everything random in a run comes from its one generator, so that a seed replays."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None):
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.now = 0.0  # seconds of true time
+        self.events = 0  # a message that arrives, or an event that a plane or a link handles
+        self.trace = trace
+        self._heap: list[tuple[float, int, Process, int, Call, tuple[Any, ...]]] = []
+        self._n = 0
+
+    def push(self, at: float, process: Process, call: Call, args: tuple[Any, ...]) -> None:
+        """Call something at a time, unless its process ends before."""
+        self._n += 1
+        heapq.heappush(self._heap, (at, self._n, process, process.life, call, args))
+
+    def run(self, seconds: float) -> None:
+        """Let so much time pass."""
+        until = self.now + seconds
+        heap, pop, push = self._heap, heapq.heappop, heapq.heappush
+        while heap and heap[0][0] <= until:
+            at, _, process, life, call, args = pop(heap)
+            if process.life != life:
+                continue
+            wakes_at = process.host.wakes_at
+            if wakes_at > at:  # it sleeps: what would have happened, happens when it wakes
+                if wakes_at < inf:
+                    self._n += 1
+                    push(heap, (wakes_at, self._n, process, life, call, args))
+                continue
+            self.now = at
+            call(*args)
+        self.now = until
+
+    def log(self, who: str, *what: object) -> None:
+        """A line of the trace."""
+        if self.trace is not None:
+            self.trace(f"{self.now:12.6f}  {who:<8}  {' '.join(map(str, what))}")
+
+
+class Host:
+    """A machine. Its clock counts sleep, and runs a little fast or slow."""
+
+    def __init__(self, sim: Simulator, name: str, *, clock_s: float, rate: float):
+        self.sim = sim
+        self.name = name
+        self.wakes_at = -inf  # in the future while it sleeps; never, once it is dead
+        self.awake_since = 0.0
+        self._clock_s = clock_s
+        self._rate = rate
+
+    def clock(self) -> float:
+        """Seconds, as this host counts them."""
+        return self._clock_s + self.sim.now * self._rate
+
+    @property
+    def dead(self) -> bool:
+        """Gone for good."""
+        return self.wakes_at == inf
+
+    @property
+    def asleep(self) -> bool:
+        """Sleeping, or dead."""
+        return self.wakes_at > self.sim.now
+
+    def sleep(self, seconds: float) -> None:
+        """Stand still for so long; for good, if that is infinite."""
+        self.wakes_at = max(self.wakes_at, self.sim.now + seconds)
+        self.awake_since = self.wakes_at
+        self.sim.log(self.name, "dies for good" if seconds == inf else f"sleeps for {seconds:.1f} s")
+
+
+class Process:
+    """Something that runs on a host: it sleeps with it, and what it planned ends with its life."""
+
+    def __init__(self, host: Host):
+        self.host = host
+        self.sim = host.sim
+        self.life = 0
+
+    def after(self, delay_s: float, call: Call, *args: Any) -> None:
+        """Call something later, if this life lasts."""
+        self.sim.push(self.sim.now + delay_s, self, call, args)
+
+    def end_life(self) -> None:
+        """Nothing that was planned will happen."""
+        self.life += 1
