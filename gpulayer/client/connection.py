@@ -42,13 +42,14 @@ class Subscription:
         self.job = job
         self.attempt: str | None = None
         self.offset = 0
-        self._messages: queue.SimpleQueue[ServerToClient | Exception] = queue.SimpleQueue()
+        self.over = False  # the job's last state came: nothing follows
+        self._messages: queue.SimpleQueue[ServerToClient | Exception | None] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._queued = 0
         self._closed = False
 
     def get(self, timeout_s: float) -> ServerToClient | None:
-        """The next message, or None after `timeout_s`. Raises what ended the connection for good."""
+        """The next message; None after `timeout_s` or a `wake`. Raises what ended the connection for good."""
         try:
             message = self._messages.get(timeout=timeout_s)
         except queue.Empty:
@@ -61,6 +62,10 @@ class Subscription:
                 self._room.notify()
         return message
 
+    def wake(self) -> None:
+        """Let `get` return. A signal handler may call this."""
+        self._messages.put(None)
+
     def empty(self) -> bool:
         """Whether nothing waits to be taken."""
         return self._messages.empty()
@@ -68,7 +73,7 @@ class Subscription:
     def put(self, message: ServerToClient | Exception) -> None:
         """From the reading thread: take it, once there is room."""
         if isinstance(message, Update):
-            self.job = message.job.id
+            self.job, self.over = message.job.id, message.job.terminal
         elif isinstance(message, Chunk):
             if message.attempt != self.attempt:
                 self.attempt, self.offset = message.attempt, 0
@@ -129,7 +134,8 @@ class Connection:
         with self._lock:
             self._subscriptions.pop(subscription.n, None)
         subscription.close()
-        self._send(Unfollow(n=subscription.n))
+        if not subscription.over:
+            self._send(Unfollow(n=subscription.n))
 
     def cancel(self, subscription: Subscription, *, give_up: bool = False) -> None:
         """A wish to cancel the job of a subscription; the answer comes on it."""

@@ -25,16 +25,17 @@ class RequestRefused(GpulayerError):
 
 
 class JobError(GpulayerError):
-    """A job that did not succeed. `job` is its last view."""
+    """A job that did not succeed. `job` is its last view, `remote` what its cell raised when it was ended."""
 
-    def __init__(self, line: str, job: JobView):
+    def __init__(self, line: str, job: JobView, remote: RemoteError | None = None):
         super().__init__(line)
         self.job = job
+        self.remote = remote
 
     def _render_traceback_(self) -> list[str]:
-        lines = [f"gpulayer: {self}"]
+        lines = [*(self.remote.traceback if self.remote else ()), f"gpulayer: {self}"]
         if self.job.outcome is not None and self.job.outcome.tail:
-            lines += ["the last lines of its process:", *self.job.outcome.tail.splitlines()[-12:]]
+            lines += ["the last lines of its process:", *self.job.outcome.tail.splitlines()[-16:]]
         return lines
 
 

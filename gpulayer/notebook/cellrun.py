@@ -18,9 +18,10 @@ from gpulayer.notebook.folder import Source, notebook_path
 from gpulayer.notebook.options import CellOptions
 from gpulayer.notebook.replay import Replay, cell_number
 from gpulayer.notebook.status import StatusLine
+from gpulayer.notebook.stop import Stop
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Chunk, Refused, Update
-from gpulayer.protocol.types import CellSpec, JobSpec, JobView, State
+from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Problem, State
 from gpulayer.source import Bundle
 
 _LOOK_S = 0.2  # how often the elapsed time and an interrupt are looked at; messages come at once
@@ -34,22 +35,22 @@ class CellRunner:
         self.connection = connection
         self._source = source
 
-    def submit(self, shell: Any, line: str, body: str, options: CellOptions, status: StatusLine) -> Subscription:
-        """Scan, send what lacks, submit. Returns once the control plane has the job."""
+    def submit(
+        self, shell: Any, line: str, body: str, options: CellOptions, status: StatusLine, stop: Stop
+    ) -> Subscription:
+        """Scan, send what lacks, submit. Returns once the control plane has the job; `stop` is armed then."""
         bundle = self._source.scan(options.source)
         spec = self._spec(shell, line, body, options, bundle)
         key = secrets.token_hex(12)
-        subscription = self.connection.submit(spec, key)
-        problem = self._first_answer(subscription, status)
+        subscription, problem = self._submit(spec, key, status, stop)
         if problem is not None and problem.code == "bundle_unknown":
-            self.connection.unfollow(subscription)
+            stop.disarm()
             endpoint = self.connection.endpoint
             if endpoint is None:
                 raise ControlPlaneError("the control plane went away while the files were sent; run the cell again")
             self._source.send(bundle, endpoint, status.note)
             reach("client.bundle-sent")
-            subscription = self.connection.submit(spec, key)
-            problem = self._first_answer(subscription, status)
+            subscription, problem = self._submit(spec, key, status, stop)
         if problem is not None:
             raise RequestRefused(problem)
         reach("client.submitted")
@@ -73,10 +74,26 @@ class CellRunner:
             cell_id=(parent.get("metadata") or {}).get("cellId", "") if parent else "",
         )
 
-    def _first_answer(self, subscription: Subscription, status: StatusLine) -> Any:
+    def _submit(self, spec: JobSpec, key: str, status: StatusLine, stop: Stop) -> tuple[Subscription, Problem | None]:
+        """Submit; with the problem, where it was not taken."""
+        stop.arm()
+        subscription = self.connection.submit(spec, key)
+        stop.watch(subscription)
+        try:
+            problem = self._first_answer(subscription, status, stop)
+        except BaseException:
+            self.connection.unfollow(subscription)
+            raise
+        if problem is not None:
+            self.connection.unfollow(subscription)
+        return subscription, problem
+
+    def _first_answer(self, subscription: Subscription, status: StatusLine, stop: Stop) -> Problem | None:
         """None once the job is taken, else the problem."""
         waited = 0.0
         while True:
+            if stop.wanted and not self.connection.wait_ready(0):
+                raise KeyboardInterrupt  # nobody is there to be told
             message = subscription.get(_LOOK_S)
             if isinstance(message, Refused):
                 return message.problem
@@ -88,21 +105,20 @@ class CellRunner:
                 status.note(f"◐ waiting for the control plane · {self.connection.away or 'starting it'}")
 
     def follow(self, shell: Any, subscription: Subscription, status: StatusLine, max_output_bytes: int,
-               *, cancel_on_interrupt: bool) -> JobView:  # fmt: skip
+               stop: Stop, *, cancels: bool) -> JobView:  # fmt: skip
         """Replay until the job is over; raises what the cell raised, or why the job did not succeed.
 
-        An interrupt cancels the job there and goes on showing it until it has ended; under attach it detaches.
+        Where Stop `cancels`, the job is cancelled and shown until it has ended; else KeyboardInterrupt is raised.
         """
         replay = Replay(shell, subscription.job, max_output_bytes)
         following = _Following(self.connection, subscription, replay, status)
         try:
             while following.view is None or not following.view.terminal:
-                try:
-                    following.step()
-                except KeyboardInterrupt:
-                    if not cancel_on_interrupt or following.cancelling:
-                        raise
+                if stop.wanted and not cancels:
+                    raise KeyboardInterrupt
+                if stop.wanted and not following.cancelling:
                     following.cancel()
+                following.step()
         finally:
             replay.finish()
             self.connection.unfollow(subscription)
@@ -186,10 +202,10 @@ def judge(view: JobView | None, replay: Replay) -> JobView:
         return view
     if view.state is State.REJECTED:
         raise JobRejected("no eligible worker", view)
-    if replay.error is not None:
-        raise replay.error
     outcome = view.outcome
+    if replay.error is not None and not (outcome and outcome.problem):
+        raise replay.error
     why = (outcome.problem or outcome.error) if outcome else ""
     if view.state is State.CANCELLED:
         raise JobCancelled(f"job {view.id} was cancelled" + (f": {why}" if why else ""), view)
-    raise JobError(f"job {view.id} failed on {view.worker}: {why or 'no reason was given'}", view)
+    raise JobError(f"job {view.id} failed on {view.worker}: {why or 'no reason was given'}", view, replay.error)

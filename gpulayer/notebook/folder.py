@@ -27,6 +27,7 @@ class Source:
     """Scans the folder for each cell, and sends what the control plane lacks."""
 
     def __init__(self) -> None:
+        self._last: Bundle | None = None
         cache = data_folder() / "digests"
         try:
             cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,9 +41,10 @@ class Source:
         root = Path(folder).expanduser() if folder else path.parent if path else Path.cwd()
         known = len(self._cache)
         try:
-            bundle = scan(root, cache=self._cache, explicit=folder is not None)
+            bundle = scan(root, cache=self._cache, explicit=folder is not None, previous=self._last)
         except SourceError as error:
             raise SourceRefused(str(error)) from error
+        self._last = bundle
         if len(self._cache) != known:
             self._cache.save()
         return bundle

@@ -18,6 +18,7 @@ from gpulayer.notebook.cellrun import CellRunner
 from gpulayer.notebook.folder import Source
 from gpulayer.notebook.options import HelpWanted, UsageError, cell_parser, parse_cell_line, parse_size
 from gpulayer.notebook.status import StatusLine
+from gpulayer.notebook.stop import Stop
 from gpulayer.notebook.words import duration, size, status_line
 from gpulayer.protocol.types import JobView, WorkerView
 
@@ -52,12 +53,13 @@ class GpulayerMagics(Magics):
         options = parse_cell_line(line)
         runner = self._ensure_runner()
         status = StatusLine(self.shell)
-        subscription = runner.submit(self.shell, line, cell, options, status)
-        if options.detach:
-            runner.connection.unfollow(subscription)
-            return Job(subscription.job, lambda name: self._api().job(name))
-        runner.follow(self.shell, subscription, status, options.max_output_bytes, cancel_on_interrupt=True)
-        return None
+        with Stop() as stop:
+            subscription = runner.submit(self.shell, line, cell, options, status, stop)
+            if not options.detach or stop.wanted:
+                runner.follow(self.shell, subscription, status, options.max_output_bytes, stop, cancels=True)
+                return None
+        runner.connection.unfollow(subscription)
+        return Job(subscription.job, lambda name: self._api().job(name))
 
     def _ensure_runner(self) -> CellRunner:
         if self._runner is None:
@@ -116,7 +118,10 @@ class GpulayerMagics(Magics):
         subscription = runner.connection.follow(words[0])
         status = StatusLine(self.shell)
         try:
-            runner.follow(self.shell, subscription, status, max_output_bytes, cancel_on_interrupt=False)
+            with Stop() as stop:
+                stop.arm()
+                stop.watch(subscription)
+                runner.follow(self.shell, subscription, status, max_output_bytes, stop, cancels=False)
         except KeyboardInterrupt:
             sys.stdout.write(f"\ndetached; job {words[0]} goes on\n")
 

@@ -49,6 +49,10 @@ def _place(job: JobView) -> str:
     return f" · {device.kind}:{device.index} {device.name}{more}".rstrip() if device else ""
 
 
+def _notes(job: JobView) -> str:
+    return "".join(f" · {note}" for note in job.notes)
+
+
 def status_line(job: JobView, now: float) -> str:
     """One line about a job: what it waits for, where it runs, how it ended."""
     if job.cancelling:
@@ -62,7 +66,7 @@ def status_line(job: JobView, now: float) -> str:
     if job.state is State.RUNNING:
         took = duration(now - (job.started_at or now))
         doing = f" · {job.progress}" if job.progress else ""
-        return f"{symbol} running on {job.worker}{_place(job)} · {took}{doing} · job {job.id}"
+        return f"{symbol} running on {job.worker}{_place(job)} · {took}{doing}{_notes(job)} · job {job.id}"
     if job.state is State.UNREACHABLE:
         return f"{symbol} out of reach: {job.worker} does not answer, the job may go on there · job {job.id}"
     return _ended(job, symbol)
@@ -80,7 +84,7 @@ def _ended(job: JobView, symbol: str) -> str:
     peak = outcome.peak_rss_bytes if outcome else None
     figures = f" · peak {size(peak)}" if peak else ""
     if job.state is State.SUCCEEDED:
-        return f"{symbol} done on {job.worker} in {took}{figures} · job {job.id}"
+        return f"{symbol} done on {job.worker} in {took}{figures}{_notes(job)} · job {job.id}"
     if job.state is State.REJECTED:
         return f"{symbol} no eligible worker · job {job.id}"
     if job.state is State.CANCELLED:
@@ -88,4 +92,4 @@ def _ended(job: JobView, symbol: str) -> str:
         return f"{symbol} cancelled{where} · job {job.id}"
     why = (outcome.problem or outcome.error) if outcome else ""
     why = f" · {why.splitlines()[0][:200]}" if why else ""
-    return f"{symbol} failed on {job.worker} after {took}{why} · job {job.id}"
+    return f"{symbol} failed on {job.worker} after {took}{why}{_notes(job)} · job {job.id}"

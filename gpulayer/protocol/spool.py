@@ -168,13 +168,18 @@ class SpoolWriter:
             self._hide_blocked()
 
     def _show_blocked(self, free_bytes: int) -> None:
-        content = {"free_bytes": free_bytes, "reserve_bytes": self._reserve_bytes}
+        content = json.dumps({"free_bytes": free_bytes, "reserve_bytes": self._reserve_bytes})
+        path = os.path.join(self._folder, _BLOCKED)
         self._shows_blocked = True
         try:
-            with open(os.path.join(self._folder, _BLOCKED), "w", encoding="utf-8") as file:
-                json.dump(content, file)
+            fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                os.write(fd, content.encode())
+            finally:
+                os.close(fd)
+                os.replace(f"{path}.new", path)
         except OSError as error:
-            if error.errno not in _FULL:  # on a full disk there may be no room for the file that says so
+            if error.errno not in _FULL:  # on a full disk there may be no room for what says so
                 raise
 
     def _hide_blocked(self) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import heapq
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpulayer.source.digests import DigestCache
@@ -18,6 +19,7 @@ from gpulayer.source.errors import SecretRefused, SourceError, SourceTooLarge, s
 from gpulayer.source.ignore import Exclusion
 from gpulayer.source.manifest import FileEntry, Manifest
 from gpulayer.source.secrets import secret_content, wants_content
+from gpulayer.source.stamps import Stamps
 from gpulayer.source.walk import Found, Rules, Secret, Walk
 
 __all__ = ["Bundle", "Limits", "scan"]
@@ -48,6 +50,7 @@ class Bundle:
     exclusions: tuple[Exclusion, ...]  # sorted by path
     source_of: Mapping[str, str]  # digest -> absolute path of a file with this content
     scanned_files: int  # files seen, those left out one by one included
+    stamps: Stamps | None = field(default=None, repr=False, compare=False)  # by which the next scan knows it again
 
     def why_left_out(self, path: str) -> Exclusion | None:
         """The record why a file does not travel, or None if it travels or is not known.
@@ -74,6 +77,7 @@ def scan(
     cache: DigestCache | None = None,
     explicit: bool = False,
     notebooks: bool = False,
+    previous: Bundle | None = None,
 ) -> Bundle:
     """Scan a source folder.
 
@@ -86,13 +90,19 @@ def scan(
         cache: digests known from earlier scans, updated; None: every file is read.
         explicit: a person named this folder (`--source`), so it may be the home folder or `/`.
         notebooks: whether `*.ipynb` travels. Not with cells and functions: autosave would change every bundle.
+        previous: what an earlier scan gave; it is given again if it is of this folder and nothing has changed.
 
     Raises:
         SourceError: no such folder; the home folder or `/`, not `explicit`; a file that cannot be read.
         SymlinkRefused, SecretRefused, SourceTooLarge, SourceChanged: see there. The scan stops at the limit.
     """
     folder = _checked_root(root, explicit)
-    rules = Rules.of(_globs("include", include), _globs("exclude", exclude), notebooks)
+    globs = _globs("include", include), _globs("exclude", exclude)
+    asked = (folder, *globs, limits, notebooks)
+    if previous is not None and previous.stamps is not None and previous.stamps.hold(asked):
+        return previous
+    started_ns = time.time_ns()
+    rules = Rules.of(*globs, notebooks)
     walk = Walk(folder, rules)
     found = _within_limits(walk, limits)
     files, source_of = _Reader(cache, rules, walk.secrets).read(found)
@@ -105,6 +115,7 @@ def scan(
         exclusions=tuple(sorted(walk.exclusions, key=lambda exclusion: exclusion.path)),
         source_of=source_of,
         scanned_files=walk.scanned,
+        stamps=Stamps.of(walk, found, asked, started_ns),
     )
 
 

@@ -113,6 +113,8 @@ class Walk:
         exclusions: what was left out.
         secrets: files that would travel and look like secrets (none of them is yielded).
         scanned: how many files were seen, those left out one by one included.
+        consulted: the folders and ignore files that decided what travels, beside the files that do.
+        linked: whether a symlink was seen.
     """
 
     def __init__(self, root: str, rules: Rules) -> None:
@@ -120,6 +122,8 @@ class Walk:
         self.exclusions: list[Exclusion] = []
         self.secrets: list[Secret] = []
         self.scanned = 0
+        self.consulted: list[str] = []
+        self.linked = False
         self._rules = rules
         self._folders: list[_Folder] = []
         self._pending: list[_Folder] = []
@@ -131,7 +135,7 @@ class Walk:
             SymlinkRefused: a symlink leaves the folder or runs in a circle.
             SourceError: a folder cannot be listed.
         """
-        self._pending.append(_Folder(self.root, "", None, tuple(_layers_above(self.root))))
+        self._pending.append(_Folder(self.root, "", None, tuple(layers_above(self.root))))
         while self._pending:
             yield self._enter(self._pending.pop())
 
@@ -152,6 +156,8 @@ class Walk:
         found: list[Found] = []
         entries = _listed(folder)
         names = {entry.name for entry in entries}
+        self.consulted.append(folder.source)
+        self.consulted += [os.path.join(folder.source, name) for name in IGNORE_FILES if name in names]
         if folder.parent is not None and folder.closed is None and self._is_environment(folder, names):
             return found
         self._folders.append(folder)
@@ -177,6 +183,7 @@ class Walk:
     def _look_at(self, folder: _Folder, entry: os.DirEntry[str]) -> Found | None:
         path = folder.prefix + entry.name
         link = entry.is_symlink()
+        self.linked = self.linked or link
         # os.path.isdir: a circle of symlinks is no folder, where DirEntry.is_dir raises.
         if os.path.isdir(entry.path) if link else entry.is_dir(follow_symlinks=False):
             self._look_at_folder(folder, path, entry, link)
@@ -248,7 +255,7 @@ class Walk:
                 kept_by_name = rule.negated and rule.names_something and name not in NEVER_BY_IGNORE_FILE
                 break
         rule = rules.defaults.match(path, name, is_dir)
-        if rule is None or kept_by_name or rules.include.names(path, name, is_dir) or _is_package(folder, name):
+        if rule is None or kept_by_name or rules.include.names(path, name, is_dir) or self._is_package(folder, name):
             return None
         return rules.defaults.exclusion(path, rule)
 
@@ -258,6 +265,14 @@ class Walk:
             return False
         self.exclusions.append(Exclusion(path=folder.path, rule=f"an environment: holds {mark}", file="default"))
         return True
+
+    def _is_package(self, folder: _Folder, name: str) -> bool:
+        """A folder `env` with an `__init__.py` is somebody's code (gym environments), no environment of packages."""
+        if name not in ("env", "venv"):
+            return False
+        path = os.path.join(folder.source, name)
+        self.consulted.append(path)
+        return os.path.isfile(os.path.join(path, "__init__.py"))
 
     def _leave_out(self, path: str, reason: str) -> None:
         self.exclusions.append(Exclusion(path=path, rule=reason, file="scan"))
@@ -312,11 +327,6 @@ def _posix(source: str) -> str:
     return source if os.sep == "/" else source.replace(os.sep, "/")
 
 
-def _is_package(folder: _Folder, name: str) -> bool:
-    """A folder `env` with an `__init__.py` is somebody's code (gym environments), not an environment of packages."""
-    return name in ("env", "venv") and os.path.isfile(os.path.join(folder.source, name, "__init__.py"))
-
-
 def _layers_of(folder: _Folder, names: set[str]) -> Iterable[Layer]:
     for name in reversed(IGNORE_FILES):
         if name in names:
@@ -325,7 +335,7 @@ def _layers_of(folder: _Folder, names: set[str]) -> Iterable[Layer]:
                 yield Layer.of_file(content, folder.prefix + name, "", len(folder.prefix))
 
 
-def _layers_above(root: str) -> list[Layer]:
+def layers_above(root: str) -> list[Layer]:
     """The ignore files from the source folder's parent up to the top of its git repository, if it lies in one.
 
     If they ignore the source folder itself they do not count: a person chose to work there (a home folder kept in git

@@ -25,7 +25,7 @@ from gpulayer_server.core.views import job_view, stored_view, waiting_view
 from gpulayer_server.datafolder import DataFolder
 from gpulayer_server.store.committer import Committer
 from gpulayer_server.store.database import Store, StoreError
-from gpulayer_server.store.rows import encode
+from gpulayer_server.store.rows import Op, encode
 from gpulayer_server.store.streams import Streams
 
 log = logging.getLogger("gpulayer.server")
@@ -75,6 +75,7 @@ class Shell:
         self._requests: dict[int, Reply] = {}
         self._request_n = 0
         self._outbox: deque[_Unit] = deque()
+        self._decided: list[list[Op]] = []  # units that the committer has not been given yet
         self._committing = 0
         self._failing = False
         self._fleet_news: asyncio.TimerHandle | None = None
@@ -98,7 +99,15 @@ class Shell:
         self._outbox.append(unit)
         if ops:
             self._committing += 1
-            self._committer.put(ops)
+            if not self._decided:
+                self._loop.call_soon(self._commit)
+            self._decided.append(ops)
+
+    def _commit(self) -> None:
+        """What was decided in one turn of the loop, such as by all of one frame, is one transaction."""
+        decided, self._decided = self._decided, []
+        if decided:
+            self._committer.put(decided)
 
     def request(self, make: Callable[[int], Event], reply: Reply) -> None:
         """Handle an event that is answered: `reply` is called once, when what it says is committed."""
@@ -216,9 +225,16 @@ class Shell:
                 link.send(messages)
             for message in messages:
                 if isinstance(message, Assign):
+                    self._loop.call_soon(self._prepare_stream, message.attempt)
                     reach("server.assigned")
                 elif isinstance(message, Recorded):
                     reach("server.recorded")
+
+    def _prepare_stream(self, attempt: str) -> None:
+        try:
+            self.streams.prepare(attempt)
+        except OSError as error:
+            log.warning("the stream of %s can't be opened yet: %s", attempt, error)  # its first bytes will try again
 
     def _tell_waiting(self) -> None:
         """The fleet changed: those who follow a waiting job see its reasons anew."""
@@ -235,6 +251,7 @@ class Shell:
         if not self._failing:
             log.error("a commit failed, the plane is rebuilt from the store: %s", error)
             self._failing = True
+            self._commit()
             problem = _full(str(error))
             while self._outbox:
                 for request, _ in self._outbox.popleft().effects.replies:
@@ -266,6 +283,7 @@ class Shell:
             self._fleet_news.cancel()
         for link in list(self.links.values()):
             link.drop("the control plane ends")
+        self._commit()
         await asyncio.to_thread(self._committer.close)
         self.streams.close()
         self.store.close()

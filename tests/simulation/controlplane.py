@@ -122,6 +122,7 @@ class ControlPlane(Process):
         self.epoch = self.store.raise_epoch()
         self.streams = Streams(self.folder)
         self.links: dict[int, ServerSocket] = {}
+        self._sockets: list[ServerSocket] = []
         self.outbox: deque[Unit] = deque()
         self.failing = False
         self._requests: dict[int, Reply] = {}
@@ -150,9 +151,9 @@ class ControlPlane(Process):
         self.end_life()
         self.streams.close()
         self.outbox.clear()
-        for socket in self.links.values():
+        for socket in self._sockets:
             socket.dropped = True
-            socket.end.dark = silent
+            socket.end.dark = socket.end.dark or silent
             self.network.close(socket.end)
 
     def _tick(self) -> None:
@@ -198,6 +199,11 @@ class ControlPlane(Process):
         self._conns += 1
         self.links[self._conns] = socket
         return self._conns
+
+    def accept(self, end: End) -> None:
+        """A worker opened a socket."""
+        self._sockets = [socket for socket in self._sockets if socket.end.open]
+        self._sockets.append(ServerSocket(self, end))
 
     def disconnect(self, conn: int) -> None:
         """A worker's connection is closed."""

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 Call = Callable[..., None]
+Missed = tuple["Process | Alarm", int, Call, tuple[Any, ...]]
 
 
 class Violation(AssertionError):
@@ -24,10 +25,10 @@ class Simulator:
         self.now = 0.0  # seconds of true time
         self.events = 0  # a message that arrives, or an event that a plane or a link handles
         self.trace = trace
-        self._heap: list[tuple[float, int, Process, int, Call, tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Process | Alarm, int, Call, tuple[Any, ...]]] = []
         self._n = 0
 
-    def push(self, at: float, process: Process, call: Call, args: tuple[Any, ...]) -> None:
+    def push(self, at: float, process: Process | Alarm, call: Call, args: tuple[Any, ...]) -> None:
         """Call something at a time, unless its process ends before."""
         self._n += 1
         heapq.heappush(self._heap, (at, self._n, process, process.life, call, args))
@@ -35,20 +36,23 @@ class Simulator:
     def run(self, seconds: float) -> None:
         """Let so much time pass."""
         until = self.now + seconds
-        heap, pop, push = self._heap, heapq.heappop, heapq.heappush
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until:
             at, _, process, life, call, args = pop(heap)
             if process.life != life:
                 continue
-            wakes_at = process.host.wakes_at
-            if wakes_at > at:  # it sleeps: what would have happened, happens when it wakes
-                if wakes_at < inf:
-                    self._n += 1
-                    push(heap, (wakes_at, self._n, process, life, call, args))
+            if process.host.asleep:
+                process.host.missed.append((process, life, call, args))
                 continue
             self.now = at
             call(*args)
         self.now = until
+
+    def push_again(self, missed: list[Missed]) -> None:
+        """Call now, in order, what a host slept through."""
+        for process, life, call, args in missed:
+            self._n += 1
+            heapq.heappush(self._heap, (self.now, self._n, process, life, call, args))
 
     def log(self, who: str, *what: object) -> None:
         """A line of the trace."""
@@ -62,8 +66,11 @@ class Host:
     def __init__(self, sim: Simulator, name: str, *, clock_s: float, rate: float):
         self.sim = sim
         self.name = name
-        self.wakes_at = -inf  # in the future while it sleeps; never, once it is dead
+        self.asleep = False
+        self.dead = False
         self.awake_since = 0.0
+        self.missed: list[Missed] = []  # what would have happened: it happens when it wakes
+        self._alarm = Alarm(sim)
         self._clock_s = clock_s
         self._rate = rate
 
@@ -71,21 +78,35 @@ class Host:
         """Seconds, as this host counts them."""
         return self._clock_s + self.sim.now * self._rate
 
-    @property
-    def dead(self) -> bool:
-        """Gone for good."""
-        return self.wakes_at == inf
-
-    @property
-    def asleep(self) -> bool:
-        """Sleeping, or dead."""
-        return self.wakes_at > self.sim.now
-
     def sleep(self, seconds: float) -> None:
         """Stand still for so long; for good, if that is infinite."""
-        self.wakes_at = max(self.wakes_at, self.sim.now + seconds)
-        self.awake_since = self.wakes_at
         self.sim.log(self.name, "dies for good" if seconds == inf else f"sleeps for {seconds:.1f} s")
+        self.asleep = True
+        self._alarm.life += 1
+        if seconds < inf:
+            self.sim.push(self.sim.now + seconds, self._alarm, self.wake, ())
+        else:
+            self.dead = True
+
+    def wake(self) -> None:
+        """Go on, if it slept: everything that it missed happens now."""
+        if self.asleep and not self.dead:
+            self.sim.log(self.name, "wakes")
+            self.asleep = False
+            self.awake_since = self.sim.now
+            missed, self.missed = self.missed, []
+            self.sim.push_again(missed)
+
+
+class Alarm:
+    """What wakes a host: it never sleeps itself."""
+
+    def __init__(self, sim: Simulator):
+        self.sim = sim
+        self.host = self
+        self.asleep = False
+        self.missed: list[Missed] = []
+        self.life = 0
 
 
 class Process:

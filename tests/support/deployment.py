@@ -238,7 +238,7 @@ class Deployment:
         """A plain request; `token` None takes the right one, '' sends none."""
         endpoint = self.plane.endpoint
         token = endpoint.token if token is None else token
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
         return httpx.request(method, endpoint.url + path, headers=headers, trust_env=False, timeout=30, **more)
 
     def slots_free(self, name: str) -> int:

@@ -267,7 +267,7 @@ class Notebook:
         return self.start(code).wait(timeout_s)
 
     def next_message(self, deadline: float) -> dict[str, Any]:
-        """The next iopub message, of any cell. Raises TimeoutError at `deadline` (of time.monotonic), or `KernelDied`."""
+        """The next iopub message, of any cell; TimeoutError at `deadline` (of time.monotonic), or `KernelDied`."""
         return self._next("get_iopub_msg", deadline)
 
     def reply(self, msg_id: str, timeout_s: float) -> dict[str, Any]:

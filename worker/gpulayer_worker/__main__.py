@@ -64,9 +64,10 @@ def _join(options: argparse.Namespace) -> int:
     if problem:
         print(f"gpulayer-worker: {problem}", file=sys.stderr)  # noqa: T201 a command's own output
         return 2
-    from gpulayer_worker import keeper
-
-    return keeper.run(_data(options), agent_argv(options), portable=options.portable)
+    flags = ["--portable"] if options.portable else []
+    command = [sys.executable, "-m", "gpulayer_worker.keeper", "--data", str(_data(options)), *flags]
+    # A new program, not a call: the keeper stays for as long as the worker, and what was imported here is half of it.
+    os.execv(sys.executable, [*command, "--", *agent_argv(options)])
 
 
 def _check(options: argparse.Namespace) -> str:

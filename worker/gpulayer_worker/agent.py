@@ -82,6 +82,7 @@ class Agent:
         self.kernels = Kernels(self.layout, self._keeper, python=self.options.python, warm=self.options.warm)
         self.workspaces = Workspaces(Blobs(self.layout.blobs), self._endpoint_now)
         await self._find_what_was()
+        await asyncio.to_thread(self.layout.furnish)
         self._channel = Channel(
             self._find_endpoint, opened=self._opened, received=self._received, closed=self._disconnected
         )
@@ -203,7 +204,9 @@ class Agent:
             case link.SayHello():
                 self._say_hello(effect)
             case link.Drop(attempt=name):
-                self._runs.pop(name, None)
+                run = self._runs.pop(name, None)
+                if run is not None:
+                    run.close()
                 self._spawn(asyncio.to_thread(self.layout.drop, name))
             case _:
                 self._act(effect)

@@ -27,7 +27,7 @@ from gpulayer_worker.layout import Layout
 log = logging.getLogger("gpulayer.worker")
 
 _READY_S = 60.0
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 64 * 1024  # a crash is reported with the frames of all threads
 _RUNNER = Path(kernel_package.__file__).with_name("main.py")
 _RECORDS = Path(protocol_package.__file__).with_name("records.py")
 _FAILPOINTS = Path(protocol_package.__file__).with_name("failpoints.py")

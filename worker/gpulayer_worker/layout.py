@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import msgspec
 from gpulayer.protocol.endpoint import write_private
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.records import RecordError, Splitter, encode, last_good
+from gpulayer.protocol.spool import SpoolWriter
 from gpulayer.protocol.types import Outcome, Struct
 from gpulayer_worker.link import Held
 
@@ -25,6 +27,8 @@ log = logging.getLogger("gpulayer.worker")
 
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LOG = "attempt.log"
+_FURNITURE = {_LOG, "kernel.json", "spool"}
+_FIRST_SEGMENT = f"{0:016d}.log"
 _STATE = 0  # the kind of the records in an attempt's log
 
 
@@ -71,9 +75,7 @@ class Layout:
         return self.attempt(attempt) / "spool"
 
     def _named(self, kind: str, name: str) -> Path:
-        if not _SAFE.fullmatch(name):
-            raise LayoutError(f"not a name: {name[:80]!r}")
-        return self.data / kind / name
+        return _named(self.data, kind, name)
 
     # ---------------------------------------------------------------- identity
 
@@ -127,6 +129,23 @@ class Layout:
         except OSError:  # another thread was quicker
             shutil.rmtree(new, ignore_errors=True)
 
+    def _cleared(self, folder: Path) -> bool:
+        """Let the folder of a small attempt be the next one's: to remove it and make another costs ten times as much.
+
+        Its log goes first: a folder whose log is empty is nobody's.
+        """
+        try:
+            if self._ready.exists() or set(os.listdir(folder)) != _FURNITURE:
+                return False
+            if os.listdir(folder / "spool") != [_FIRST_SEGMENT]:
+                return False
+            for path in (folder / _LOG, folder / "kernel.json", folder / "spool" / _FIRST_SEGMENT):
+                os.truncate(path, 0)
+            folder.rename(self._ready)
+        except OSError:  # it is gone already, or another thread was quicker
+            return False
+        return True
+
     @property
     def _ready(self) -> Path:
         return self.data / "ready"
@@ -163,8 +182,10 @@ class Layout:
 
     def drop(self, attempt: str) -> None:
         """Remove everything of an attempt, and have a folder ready for the next one."""
-        shutil.rmtree(self.attempt(attempt), ignore_errors=True)
-        self.furnish()
+        folder = self.attempt(attempt)
+        if not self._cleared(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            self.furnish()
 
     # ---------------------------------------------------------------- notes: small JSON files
 
@@ -194,12 +215,19 @@ class Layout:
             return None
 
 
+@lru_cache(maxsize=1024)  # a cell asks for the same few a dozen times
+def _named(data: Path, kind: str, name: str) -> Path:
+    if not _SAFE.fullmatch(name):
+        raise LayoutError(f"not a name: {name[:80]!r}")
+    return data / kind / name
+
+
 def _furnish(folder: Path) -> None:
     """Make an attempt's folder with the files that every attempt has, empty. Files that are there stay as they are."""
-    spool = folder / "spool"
-    spool.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path in (folder / _LOG, folder / "kernel.json", spool / first_segment()):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    SpoolWriter(folder / "spool").close()
+    for name in (_LOG, "kernel.json"):
+        os.close(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _append(fd: int, data: bytes, path: Path | str) -> None:

@@ -2,13 +2,17 @@
 
 `handle(event, now) -> effects`, as the control plane's core. The agent carries the effects out, in order; `Persist`
 comes before whatever relies on it. `now` is in seconds, on a clock that counts sleep.
+
+Leases: the control plane gives an attempt with retries to another worker `lost_after_s` after it last heard of this
+one. So what it answers holds from when the hello or the heartbeat that it answers was *sent*, however long the answer
+was on its way, and an attempt is ended at 0.8 of that time.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from gpulayer.protocol.messages import (
     Ack,
@@ -34,6 +38,65 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
 )
 from gpulayer.protocol.types import FRAME_DATA_BYTES, Outcome
+from gpulayer_worker.link_events import (
+    Began,
+    CloseSession,
+    Connected,
+    Disconnected,
+    Doing,
+    Drop,
+    Effect,
+    Ended,
+    Event,
+    GaveBack,
+    Gone,
+    Interrupt,
+    Kill,
+    Persist,
+    Received,
+    Reconnect,
+    SayHello,
+    Send,
+    SendOutput,
+    SessionGone,
+    SessionOpened,
+    SpoolGrew,
+    Start,
+    Stop,
+    Tick,
+    Trim,
+)
+
+__all__ = [
+    "Began",
+    "CloseSession",
+    "Connected",
+    "Disconnected",
+    "Doing",
+    "Drop",
+    "Effect",
+    "Ended",
+    "Event",
+    "GaveBack",
+    "Gone",
+    "Held",
+    "Interrupt",
+    "Kill",
+    "Link",
+    "Persist",
+    "Received",
+    "Reconnect",
+    "SayHello",
+    "Send",
+    "SendOutput",
+    "SessionGone",
+    "SessionOpened",
+    "SpoolGrew",
+    "Start",
+    "Stop",
+    "Tick",
+    "Trim",
+]
 
 #: Bytes of one attempt that may be on their way without an acknowledgement.
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -44,206 +107,8 @@ SILENT_S = 12.0
 #: The part of `lost_after_s` after which a worker ends a leased attempt by itself.
 LEASE_PART = 0.8
 
-
-# ---------------------------------------------------------------- events
-
-
-@dataclass(frozen=True, kw_only=True)
-class Connected:
-    """The socket is open; nothing was said yet."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disconnected:
-    """The socket is closed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Received:
-    """A message of the control plane."""
-
-    message: ServerMessage
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpoolGrew:
-    """Whole records of an attempt's spool reach to `end`."""
-
-    attempt: str
-    end: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Began:
-    """The program's first record is in the spool."""
-
-    attempt: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """The program ended; its spool is `end` bytes long and will not grow."""
-
-    attempt: str
-    end: int
-    outcome: Outcome
-
-
-@dataclass(frozen=True, kw_only=True)
-class GaveBack:
-    """The attempt could not be started here, and nothing of it ran."""
-
-    attempt: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gone:
-    """No process of the attempt is left."""
-
-    attempt: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionOpened:
-    """A session's kernel is being started here."""
-
-    session: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionGone:
-    """No process of the session is left."""
-
-    session: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Doing:
-    """What an attempt that has not begun is doing."""
-
-    attempt: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tick:
-    """Time passes."""
-
-
-Event: TypeAlias = (
-    Connected
-    | Disconnected
-    | Received
-    | SpoolGrew
-    | Began
-    | Ended
-    | GaveBack
-    | Gone
-    | SessionOpened
-    | SessionGone
-    | Doing
-    | Tick
-)
-
-# ---------------------------------------------------------------- effects
-
-
-@dataclass(frozen=True, kw_only=True)
-class SayHello:
-    """Send the hello with these declarations."""
-
-    attempts: tuple[HeldAttempt, ...]
-    sessions: tuple[HeldSession, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Send:
-    """Send a message."""
-
-    message: WorkerMessage
-
-
-@dataclass(frozen=True, kw_only=True)
-class SendOutput:
-    """Send `size` bytes of an attempt's spool from `offset` on."""
-
-    attempt: str
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Persist:
-    """Write the record of an attempt: what a new agent will find."""
-
-    attempt: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """Start an attempt."""
-
-    assign: Assign
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interrupt:
-    """Ask an attempt to end; by force after `grace_s`."""
-
-    attempt: str
-    grace_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kill:
-    """End an attempt's processes at once: its results are not wanted, `why` says why."""
-
-    attempt: str
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CloseSession:
-    """End a session's processes."""
-
-    session: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trim:
-    """The spool's bytes before `offset` may go."""
-
-    attempt: str
-    offset: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drop:
-    """Everything of the attempt may go from the disk."""
-
-    attempt: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reconnect:
-    """Close the socket and come back with a new hello, after a while."""
-
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stop:
-    """The agent is to end for good. `refused`: the control plane will not have it."""
-
-    reason: str
-    refused: bool
-
-
-Effect: TypeAlias = (
-    SayHello | Send | SendOutput | Persist | Start | Interrupt | Kill | CloseSession | Trim | Drop | Reconnect | Stop
-)
+#: What a new agent grants the leases that it finds: when the agent before it had a word is not known.
+RESUMED_LEASE_S = 5.0
 
 
 @dataclass(kw_only=True)
@@ -255,7 +120,8 @@ class Held:
     outcome: Outcome | None = None
     end: int | None = None  # the spool's final length
     gone: bool = False  # no process of it is left
-    recorded: bool = False  # the control plane wants nothing more of its results
+    recorded: bool = False  # nothing more of its results is wanted: recorded, or given up
+    given_back: str = ""  # why it could not be started here
     killed: bool = False
     spool_end: int = 0
     sent: int = 0  # on this connection
@@ -264,6 +130,11 @@ class Held:
     told_end: bool = False  # on this connection
     told_gone: bool = False  # on this connection
 
+    @property
+    def live(self) -> bool:
+        """Whether its program runs, or is about to."""
+        return self.outcome is None and not self.gone
+
 
 class Link:
     """Owns what the worker holds and how far the control plane knows of it."""
@@ -271,13 +142,17 @@ class Link:
     def __init__(self, *, held: Iterable[Held] = (), sessions: Iterable[str] = (), now: float = 0.0):
         self.held: dict[str, Held] = {each.assign.attempt: each for each in held}
         self.sessions: set[str] = set(sessions)
-        self.ended_sessions: dict[str, str] = {}  # to be told: why each ended
+        self.closing: set[str] = set()  # sessions that are to end once no attempt is left in them
+        self.ended_sessions: dict[str, str] = {}  # since the last hello: why each ended
         self.welcomed = False
         self.connected = False
         self.connected_at = now
         self.last_word = now
         self.lost_after_s = 60.0
         self.epoch = 0
+        self._now = now
+        self._leases_from = now - LEASE_PART * self.lost_after_s + RESUMED_LEASE_S
+        self._heartbeats: deque[float] = deque()  # when each was sent that is not answered yet
 
     @property
     def busy(self) -> bool:
@@ -287,6 +162,9 @@ class Link:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one event; the effects are to be carried out in order."""
         out: list[Effect] = []
+        self._now = now
+        if self._leases_over():
+            self._end_leases(out)
         match event:
             case SpoolGrew(attempt=name, end=end):
                 self._grew(name, end, out)
@@ -295,11 +173,13 @@ class Link:
                 self._received(message, out)
             case Connected():
                 self.connected, self.welcomed, self.connected_at = True, False, now
+                self._heartbeats.clear()
+                self.ended_sessions.clear()
                 out.append(self._hello())
             case Disconnected():
                 self.connected = self.welcomed = False
             case Tick():
-                self._tick(now, out)
+                self._tick(out)
             case _:
                 self._local(event, out)
         return out
@@ -315,17 +195,17 @@ class Link:
             case Ended(attempt=name) if name in self.held:
                 self._ended(self.held[name], event, out)
             case Gone(attempt=name) if name in self.held:
-                self.held[name].gone = True
-                out.append(Persist(attempt=name))
-                self._pump(self.held[name], out)
+                self._gone(self.held[name], out)
             case GaveBack(attempt=name, reason=reason) if name in self.held:
-                self._tell(NotStarted(attempt=name, reason=reason), out)
-                del self.held[name]
-                out.append(Drop(attempt=name))
+                # Kept until the control plane lets go of it: a new agent must not start it.
+                self.held[name].given_back, self.held[name].recorded = reason, True
+                self._gone(self.held[name], out)
             case SessionOpened(session=name):
                 self.sessions.add(name)
             case SessionGone(session=name, reason=reason) if name in self.sessions:
                 self.sessions.discard(name)
+                self.closing.discard(name)
+                self.ended_sessions[name] = reason
                 self._tell(SessionEnded(session=name, reason=reason), out)
             case Doing(attempt=name, text=text) if name in self.held:
                 self._tell(Progress(attempt=name, text=text), out)
@@ -342,6 +222,13 @@ class Link:
         if held is not None and end > held.spool_end:
             held.spool_end = end
             self._pump(held, out)
+
+    def _gone(self, held: Held, out: list[Effect]) -> None:
+        held.gone = True
+        out.append(Persist(attempt=held.assign.attempt))
+        self._pump(held, out)
+        if held.assign.session in self.closing:
+            self._close_when_free(held.assign.session, out)
 
     def _ended(self, held: Held, event: Ended, out: list[Effect]) -> None:
         if held.outcome is not None:
@@ -379,7 +266,8 @@ class Link:
             out.append(Send(message=Finished(attempt=name, end_offset=held.end, outcome=held.outcome)))
         if held.gone and held.recorded and not held.told_gone:
             held.told_gone = True
-            out.append(Send(message=Released(attempt=name)))
+            back = NotStarted(attempt=name, reason=held.given_back) if held.given_back else None
+            out.append(Send(message=back or Released(attempt=name)))
 
     # ------------------------------------------------------------ what comes in
 
@@ -392,7 +280,8 @@ class Link:
             case Welcome():
                 self._welcome(message, out)
             case HeartbeatAck():
-                pass  # `last_word` is what it is for
+                if self._heartbeats:
+                    self._leases_from = max(self._leases_from, self._heartbeats.popleft())
             case _:
                 self._ordered(message, out)
 
@@ -406,7 +295,7 @@ class Link:
                     del self.held[name]
                     out.append(Drop(attempt=name))
             case CancelAttempt(attempt=name, grace_s=grace_s):
-                if name in self.held and self.held[name].outcome is None:
+                if name in self.held and self.held[name].live:
                     out.append(Interrupt(attempt=name, grace_s=grace_s))
             case EndSession(session=name):
                 self._end_session(name, out)
@@ -421,9 +310,23 @@ class Link:
         """At most once: an assignment that is held already changes nothing."""
         if assign.attempt in self.held:
             return
+        unfit = self._unfit(assign)
+        if unfit:
+            self._tell(NotStarted(attempt=assign.attempt, reason=unfit), out)
+            return
         self.held[assign.attempt] = Held(assign=assign)
         out.append(Persist(attempt=assign.attempt))
         out.append(Start(assign=assign))
+
+    def _unfit(self, assign: Assign) -> str:
+        """Why an assignment, which was a while on its way, can't be taken any more; '' when it can."""
+        if assign.session in self.ended_sessions:
+            return f"its session had ended: {self.ended_sessions[assign.session]}"
+        if assign.session in self.closing:
+            return "its session is ending"
+        if assign.leased and self._leases_over():
+            return "its lease was over when it came"
+        return ""
 
     def _acked(self, held: Held | None, offset: int, out: list[Effect]) -> None:
         if held is None:
@@ -442,15 +345,27 @@ class Link:
         self._pump(held, out)
 
     def _end_session(self, name: str, out: list[Effect]) -> None:
-        if name in self.sessions:
-            out.append(CloseSession(session=name))
-        else:
+        """End the cell in it first: one that is about to start would start a kernel for a session that is over."""
+        if name not in self.sessions:
             self._tell(SessionEnded(session=name, reason="it is not here"), out)
+        elif name not in self.closing:
+            self.closing.add(name)
+            for held in self.held.values():
+                if held.assign.session == name and held.live and not held.killed:
+                    self._kill(held, "its session was ended", out)
+            self._close_when_free(name, out)
+
+    def _close_when_free(self, name: str, out: list[Effect]) -> None:
+        if not any(held.assign.session == name and not held.gone for held in self.held.values()):
+            out.append(CloseSession(session=name))
 
     def _welcome(self, welcome: Welcome, out: list[Effect]) -> None:
         self.welcomed = True
         self.epoch = welcome.epoch
         self.lost_after_s = welcome.lost_after_s
+        self._leases_from = max(self._leases_from, self.connected_at)
+        for name, reason in self.ended_sessions.items():  # the hello declared them
+            out.append(Send(message=SessionEnded(session=name, reason=reason)))
         for verdict in welcome.verdicts:
             held = self.held.get(verdict.attempt)
             if held is not None:
@@ -464,23 +379,34 @@ class Link:
         if not verdict.go_on:
             held.recorded = True
             out.append(Persist(attempt=verdict.attempt))
-            if not held.gone:
+            if held.live:
                 self._kill(held, "the control plane no longer wants it", out)
         elif verdict.acked:
             out.append(Trim(attempt=verdict.attempt, offset=verdict.acked))
         self._pump(held, out)
 
-    # ------------------------------------------------------------ leases
+    # ------------------------------------------------------------ time
 
-    def _tick(self, now: float, out: list[Effect]) -> None:
-        """Come back when nobody answers; end leased attempts before another worker may be given them."""
-        if self.connected and now - max(self.last_word, self.connected_at) > SILENT_S:
+    def _tick(self, out: list[Effect]) -> None:
+        """Come back when nobody answers; end what an agent before us was told to end."""
+        if self.welcomed:
+            self._heartbeats.append(self._now)
+        if self.connected and self._now - max(self.last_word, self.connected_at) > SILENT_S:
             out.append(Reconnect(reason="no word from the control plane"))
-        if now - self.last_word < LEASE_PART * self.lost_after_s:
-            return
         for held in self.held.values():
-            if held.assign.leased and held.outcome is None and not held.killed:
-                self._kill(held, f"no word from the control plane for {now - self.last_word:.0f} s", out)
+            if held.recorded and held.live and not held.killed:
+                self._kill(held, "its results are not wanted", out)
+
+    def _leases_over(self) -> bool:
+        return self._now - self._leases_from >= LEASE_PART * self.lost_after_s
+
+    def _end_leases(self, out: list[Effect]) -> None:
+        """End leased attempts before another worker may be given them. Their results are given up."""
+        for held in self.held.values():
+            if held.assign.leased and held.live and not held.recorded:
+                held.recorded = True
+                out.append(Persist(attempt=held.assign.attempt))
+                self._kill(held, f"no word from the control plane for {self._now - self.last_word:.0f} s", out)
 
     def _kill(self, held: Held, why: str, out: list[Effect]) -> None:
         held.killed = True

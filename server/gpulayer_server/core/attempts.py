@@ -37,11 +37,13 @@ def said(plane: Plane, event: WorkerSaid, now: float, out: Effects) -> None:
             worker.notes = notes
             out.send(event.conn, HeartbeatAck())
         case Started(attempt=name):
-            _started(plane, _current(plane, worker, name), now, out)
+            attempt = _current(plane, worker, name)
+            if attempt is not None:
+                started(plane, attempt, now, out)
         case Finished(attempt=name) as message:
             _finished(plane, worker, message, event.acked, now, out)
         case Released(attempt=name):
-            release(plane, worker, name, out)
+            release(plane, worker, name, now, out)
             out.send(event.conn, Forget(attempt=name))
             plane.place_all(now, out)
         case NotStarted(attempt=name):
@@ -69,13 +71,13 @@ def _progress(plane: Plane, attempt: Attempt | None, text: str, out: Effects) ->
         out.changed.add(plane.tasks[attempt.task].job)
 
 
-def _started(plane: Plane, attempt: Attempt | None, now: float, out: Effects) -> None:
-    if attempt is None:
-        return
+def started(plane: Plane, attempt: Attempt, now: float, out: Effects) -> None:
+    """The attempt's program runs. It may be known to, or run for its worker only since it was out of touch."""
     task = plane.tasks[attempt.task]
-    if task.state is State.RUNNING:
+    if task.state is State.RUNNING and attempt.started_at is not None:
         return
-    task.move(State.RUNNING)
+    if task.state is not State.RUNNING:
+        task.move(State.RUNNING)
     if attempt.started_at is None:
         attempt.started_at = now
     attempt.progress = ""
@@ -100,7 +102,7 @@ def _finished(plane: Plane, worker: Worker, message: Finished, acked: int, now: 
     task = plane.tasks[attempt.task]
     outcome = message.outcome
     if task.state is State.UNREACHABLE or (task.state is State.ASSIGNED and outcome.state is State.SUCCEEDED):
-        _started(plane, attempt, now, out)
+        started(plane, attempt, now, out)
     close_attempt(plane, attempt, message.end_offset, now, out)
     end_task(task, outcome.state, outcome, now, out)
     out.send(worker.conn, Recorded(attempt=attempt.id))
@@ -117,15 +119,20 @@ def _not_started(plane: Plane, worker: Worker, name: str, now: float, out: Effec
 
 
 def requeue_unstarted(plane: Plane, task: Task, now: float, out: Effects) -> None:
-    """Its worker says that an attempt never started: the task waits again, or ends if its end was wanted."""
+    """Its worker says that an attempt never started: the task waits again, or ends if its end was wanted.
+
+    It counts as running, too, since its worker came back with it.
+    """
     attempt = task.attempt
     if attempt is None:
         raise RuntimeError(f"task {task.id} has no attempt to give back")
     close_attempt(plane, attempt, 0, now, out)
-    drop_attempt(plane, attempt, out)
+    drop_attempt(plane, attempt, now, out)
+    if task.state is State.RUNNING and not task.cancel_wanted:
+        task.move(State.UNREACHABLE)
     if task.state is State.UNREACHABLE:
         task.move(State.LOST)
-    if task.cancel_wanted and task.state is State.ASSIGNED:
+    if task.cancel_wanted and task.state is not State.LOST:
         end_task(task, State.CANCELLED, Outcome(state=State.CANCELLED), now, out)
     elif task.cancel_wanted:
         problem = "cancelled while its machine was out of reach; it had not started"
@@ -162,14 +169,18 @@ def lose(plane: Plane, task: Task, problem: str, now: float, out: Effects, *, re
 
 
 def close_attempt(plane: Plane, attempt: Attempt, end_offset: int | None, now: float, out: Effects) -> None:
-    """Nothing that is said of this attempt counts any more; its session is free for the next cell."""
+    """Nothing that is said of this attempt counts any more; its session is free, unless processes are left of it."""
     attempt.over = True
     attempt.ended_at = now
     attempt.end_offset = end_offset
     attempt.progress = ""
     out.put(attempt)
+    _leave_session(plane, attempt, now)
+
+
+def _leave_session(plane: Plane, attempt: Attempt, now: float) -> None:
     session = plane.sessions.get(attempt.session) if attempt.session else None
-    if session is not None and session.running == attempt.id:
+    if session is not None and session.running == attempt.id and not attempt.in_session:
         session.running, session.idle_since = None, now
 
 
@@ -182,17 +193,24 @@ def end_task(task: Task, state: State, outcome: Outcome, now: float, out: Effect
     out.changed.add(task.job)
 
 
-def release(plane: Plane, worker: Worker, name: str, out: Effects) -> None:
-    """No process of an attempt is left: its slot and devices are free."""
+def release(plane: Plane, worker: Worker, name: str, now: float, out: Effects) -> None:
+    """No process of an attempt is left: its slot and devices are free.
+
+    One whose end was never told was ended by its worker with its lease: its results are given up.
+    """
     attempt = plane.attempts.get(name)
-    if attempt is None or attempt.worker != worker.id or not attempt.over:
+    if attempt is None or attempt.worker != worker.id:
         return
-    drop_attempt(plane, attempt, out)
+    if not attempt.over:
+        problem = f"{worker.name} ended it: for too long it had no word from the control plane"
+        lose(plane, plane.tasks[attempt.task], problem, now, out)
+    drop_attempt(plane, attempt, now, out)
 
 
-def drop_attempt(plane: Plane, attempt: Attempt, out: Effects) -> None:
+def drop_attempt(plane: Plane, attempt: Attempt, now: float, out: Effects) -> None:
     """Free what an attempt held."""
     attempt.released = True
+    _leave_session(plane, attempt, now)
     out.put(attempt)
     out.fleet_changed = True
     plane.attempts.pop(attempt.id, None)

@@ -112,14 +112,17 @@ def _verdict(plane: Plane, worker: Worker, held: HeldAttempt, acked: int, now: f
     if attempt.over:
         recorded = attempt.end_offset is not None  # one that was given up has no end: it must be ended there
         if held.released:
-            attempts.release(plane, worker, attempt.id, out)
+            attempts.release(plane, worker, attempt.id, now, out)
         return Verdict(attempt=attempt.id, go_on=False, acked=acked, recorded=recorded)
     task = plane.tasks[attempt.task]
-    if task.state is State.UNREACHABLE or (held.started and task.state is State.ASSIGNED):
+    if held.released and not held.ended:  # the worker gave it back, but was not heard
+        attempts.requeue_unstarted(plane, task, now, out)
+        return Verdict(attempt=held.attempt, go_on=False, recorded=True)
+    if held.started:
+        attempts.started(plane, attempt, now, out)
+    elif task.state is State.UNREACHABLE:
         task.move(State.RUNNING)
-        if attempt.started_at is None and held.started:
-            attempt.started_at = now
-        out.put(task, attempt)
+        out.put(task)
         out.changed.add(task.job)
     return Verdict(attempt=attempt.id, go_on=True, acked=acked)
 
@@ -127,14 +130,14 @@ def _verdict(plane: Plane, worker: Worker, held: HeldAttempt, acked: int, now: f
 def _not_declared(plane: Plane, worker: Worker, attempt: Attempt, now: float, out: Effects) -> None:
     """The worker does not hold what the plane gave it."""
     if attempt.over:
-        attempts.release(plane, worker, attempt.id, out)
+        attempts.release(plane, worker, attempt.id, now, out)
         return
     task = plane.tasks[attempt.task]
-    if attempt.started_at is None and task.state in (State.ASSIGNED, State.UNREACHABLE):
+    if attempt.started_at is None:
         attempts.requeue_unstarted(plane, task, now, out)
         return
     attempts.lose(plane, task, f"{worker.name} no longer holds it: its record there is gone", now, out)
-    attempts.release(plane, worker, attempt.id, out)
+    attempts.release(plane, worker, attempt.id, now, out)
 
 
 def gone(plane: Plane, conn: int, now: float, out: Effects) -> None:
@@ -150,11 +153,8 @@ def gone(plane: Plane, conn: int, now: float, out: Effects) -> None:
 
 def tick(plane: Plane, now: float, out: Effects) -> None:
     """Time's own events: silence, leases, idle sessions, work that no worker could take any more."""
-    gap = now - plane.last_tick
     plane.last_tick = now
-    if gap > plane.settings.gap_s:
-        _after_gap(plane, now, out)
-        return
+    plane.forget_keys(now)
     for worker in plane.workers.values():
         if worker.conn is not None and now - worker.last_seen_at > plane.settings.silent_after_s:
             conn = worker.conn
@@ -169,8 +169,14 @@ def tick(plane: Plane, now: float, out: Effects) -> None:
         plane.place_all(now, out)
 
 
-def _after_gap(plane: Plane, now: float, out: Effects) -> None:
-    """The machine slept: nobody could be heard, so nobody is late. Every lease starts anew."""
+def notice_gap(plane: Plane, now: float, out: Effects) -> None:
+    """After a gap in the ticks the machine slept: nobody could be heard, so nobody is late; leases start anew.
+
+    Any event may be the first one after the sleep, and must not be decided by what was before it.
+    """
+    if now - plane.last_tick <= plane.settings.gap_s:
+        return
+    plane.last_tick = now
     for worker in plane.workers.values():
         worker.last_seen_at = max(worker.last_seen_at, now)
         if worker.gone_since is not None:

@@ -33,9 +33,8 @@ def job_name(n: int) -> str:
 
 def submit(plane: Plane, event: Submitted, now: float, out: Effects) -> None:
     """Take a new job, or find the one that this key made."""
-    known = plane.keys.get((event.owner, event.key))
-    if known is not None:
-        job = plane.jobs[known]
+    job = plane.job_of((event.owner, event.key))
+    if job is not None:
         if job.payload_hash == event.payload_hash:
             out.replies.append((event.request, job_view(plane, job)))
         else:

@@ -23,7 +23,7 @@ from gpulayer_server.core.events import (
     WorkerGone,
     WorkerSaid,
 )
-from gpulayer_server.core.state import Attempt, Job, Session, SessionKey, Settings, Snapshot, Task, Worker
+from gpulayer_server.core.state import Attempt, Job, JobKey, Session, SessionKey, Settings, Snapshot, Task, Worker
 from gpulayer_server.scheduling.queue import Queue
 
 
@@ -41,18 +41,22 @@ class Plane:
         self.ended_sessions: dict[SessionKey, str] = {}  # why the last one of that name ended, until it opens again
         self.workers: dict[str, Worker] = {}
         self.by_conn: dict[int, Worker] = {}
-        self.keys: dict[tuple[str, str], str] = {}
+        self.keys: dict[JobKey, str] = {}
+        self.done: dict[JobKey, tuple[float, Job]] = {}  # jobs that are over, until the store surely answers for them
         self.queue = Queue()
         self.last_job_n = 0
         self.names = 0  # attempts and sessions named in this epoch
         self.started_at = now
         self.last_tick = now
         self.local_expected_until = 0.0
+        self._marks: list[tuple[str, str]] = []  # to be made with the next event's effects
         self._restore(snapshot or Snapshot(), now)
 
     def handle(self, event: Event, now: float) -> Effects:
         """Apply one event at `now` (seconds; Unix time on a clock that never goes back) and say what follows."""
-        out = Effects()
+        out = Effects(marks=self._marks)
+        self._marks = []
+        fleet.notice_gap(self, now, out)
         match event:
             case WorkerSaid():
                 attempts.said(self, event, now, out)
@@ -72,8 +76,8 @@ class Plane:
                 self.local_expected_until = event.until
             case ShutdownWanted():
                 fleet.shutdown_local(self, event.reason, out)
-        out.jobs = {job: self.jobs[job] for job in out.changed}
-        self._forget_done(out)
+        out.jobs = {job: self.jobs[job] for job in sorted(out.changed)}
+        self._forget_done(now, out)
         return out
 
     def new_name(self, prefix: str) -> str:
@@ -92,7 +96,20 @@ class Plane:
         """Let a queued task wait for a place."""
         self.queue.add(self.queue_key(task), task.id, self.jobs[task.job].n)
 
-    def _forget_done(self, out: Effects) -> None:
+    def job_of(self, key: JobKey) -> Job | None:
+        """The job that an idempotency key made, unless it was over long ago: then the store has it."""
+        name = self.keys.get(key)
+        return None if name is None else self.jobs[name] if name in self.jobs else self.done[key][1]
+
+    def forget_keys(self, now: float) -> None:
+        """Leave the keys of jobs that are over to the store: by now their rows are committed."""
+        while self.done:
+            key, (done_at, _) = next(iter(self.done.items()))
+            if now - done_at < self.settings.keep_keys_s:
+                return
+            del self.done[key], self.keys[key]
+
+    def _forget_done(self, now: float, out: Effects) -> None:
         """Drop jobs that this event completed from memory: history is the store's."""
         touched: set[str] = set()
         for row in out.rows.values():
@@ -105,7 +122,7 @@ class Plane:
                 for task in job.tasks:
                     del self.tasks[task.id]
                 del self.jobs[job.id]
-                del self.keys[(job.owner, job.key)]
+                self.done[(job.owner, job.key)] = (now, job)
 
     def accepts_output(self, conn: int, attempt_id: str) -> bool:
         """Whether the stream of an attempt may grow by what this connection sends."""
@@ -120,6 +137,9 @@ class Plane:
     def _restore(self, snapshot: Snapshot, now: float) -> None:
         """Take the store's rows. Every worker is out of touch until it says hello; every lease starts anew."""
         self.last_job_n = snapshot.last_job_n
+        self.ended_sessions = snapshot.ended_sessions
+        # The process before this one may have died between the commit and the mark.
+        self._marks = [(attempt, "it was lost") for attempt in snapshot.lost]
         for worker in snapshot.workers:
             worker.gone_since = now
             self.workers[worker.id] = worker
@@ -134,12 +154,14 @@ class Plane:
             if attempt.holds_slot:
                 self._hold(attempt.worker, attempt.id, attempt)
             session = self.sessions.get(attempt.session) if attempt.session else None
-            if session is not None and not attempt.over:
+            if session is not None and attempt.in_session:
                 session.running, session.idle_since = attempt.id, None
         self._restore_jobs(snapshot.jobs)
 
     def _restore_jobs(self, restored: Iterable[Job]) -> None:
         for job in restored:
+            if all(task.done for task in job.tasks):
+                continue  # only an earlier attempt's processes are there yet: it is history, as it was before
             self.jobs[job.id] = job
             self.keys[(job.owner, job.key)] = job.id
             for task in job.tasks:

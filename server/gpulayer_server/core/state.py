@@ -8,6 +8,7 @@ from gpulayer.protocol.types import TERMINAL, Device, Inventory, JobSpec, Outcom
 from gpulayer_server.core.lifecycle import check_move
 
 SessionKey = tuple[str, str]  # owner, name
+JobKey = tuple[str, str]  # owner, idempotency key
 
 
 @dataclass(kw_only=True)
@@ -23,10 +24,15 @@ class Attempt:
     assigned_at: float
     started_at: float | None = None
     ended_at: float | None = None
-    end_offset: int | None = None
+    end_offset: int | None = None  # None also when it is over: it was lost, its stream ends with a mark
     over: bool = False  # its end is recorded; later words about it change nothing
     released: bool = False  # no process of it is left
     progress: str = ""
+
+    @property
+    def in_session(self) -> bool:
+        """Whether it keeps its session from running another cell: a lost one until its processes are gone."""
+        return self.session is not None and not self.released and (not self.over or self.end_offset is None)
 
     @property
     def holds_slot(self) -> bool:
@@ -149,6 +155,8 @@ class Snapshot:
     jobs: list[Job] = field(default_factory=list[Job])  # with their tasks and current attempts
     attempts: list[Attempt] = field(default_factory=list[Attempt])  # not released
     sessions: list[Session] = field(default_factory=list[Session])  # not closed
+    ended_sessions: dict[SessionKey, str] = field(default_factory=dict[SessionKey, str])  # why each last one ended
+    lost: list[str] = field(default_factory=list[str])  # attempts whose streams end with a mark, of any age
     workers: list[Worker] = field(default_factory=list[Worker])
     last_job_n: int = 0
 
@@ -163,3 +171,4 @@ class Settings:
     lost_after_s: float = 60.0
     gap_s: float = 10.0  # ticks further apart than this: the machine slept
     cancel_grace_s: float = 5.0
+    keep_keys_s: float = 5.0  # a commit takes far less: after so long the store finds a job by its key

@@ -39,6 +39,8 @@ def make_app(shell: Shell, token: str, owner: str) -> web.Application:
     given: dict[str, Any] = {"shell": shell, "token": token, "owner": owner}
     return web.Application(
         [(path, handler, given) for path, handler in routes()],
+        default_handler_class=rest.NothingHandler,
+        default_handler_args=given,
         websocket_ping_interval=20,
         websocket_ping_timeout=20,
         websocket_max_message_size=64 * 1024 * 1024,

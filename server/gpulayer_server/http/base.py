@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import traceback
 from typing import Any
@@ -74,6 +75,24 @@ class Socket(Handler, websocket.WebSocketHandler):
     def open(self, *args: str, **kwargs: str) -> None:
         """Without this each hop waits 40 ms for Nagle's algorithm."""
         self.set_nodelay(True)
+
+    def write_frame(self, frame: bytes) -> asyncio.Future[None] | None:
+        """Send one frame: None when all of it is with the operating system, else a future to wait for.
+
+        Raises `WebSocketClosedError` for a closed socket, also by the future.
+        """
+        sent = self.write_message(frame, binary=True)
+        stream = self.ws_connection.stream if self.ws_connection is not None else None
+        if stream is None or stream.writing():
+            return sent
+        sent.add_done_callback(ignored)
+        return None
+
+
+def ignored(sent: asyncio.Future[None]) -> None:
+    """A socket that closes under a frame says so by `on_close`; asyncio wants its exception looked at."""
+    if not sent.cancelled():
+        sent.exception()
 
 
 def parse(body: bytes, kind: type[Any]) -> Any:

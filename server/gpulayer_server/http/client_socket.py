@@ -27,9 +27,10 @@ from gpulayer.protocol.messages import (
     from_client,
 )
 from gpulayer.protocol.types import FRAME_DATA_BYTES, PROTOCOL_VERSION, JobSpec, JobView, Problem
+from gpulayer.source import BlobError
 from gpulayer_server.core.events import CancelWanted, Submitted
 from gpulayer_server.core.jobs import key_conflict
-from gpulayer_server.http.base import Socket
+from gpulayer_server.http.base import Socket, ignored
 from gpulayer_server.shell import Reply, Shell, log
 
 
@@ -113,12 +114,19 @@ class ClientSocket(Socket):
         if follower is not None:
             follower.stop()
 
-    def send(self, messages: list[ServerToClient]) -> asyncio.Future[None] | None:
+    def send(self, messages: list[ServerToClient]) -> None:
         """One frame; a client that is gone asks again from where it was when it is back."""
         try:
-            return self.write_message(encode(messages), binary=True)
+            sent = self.write_frame(encode(messages))
         except websocket.WebSocketClosedError:
-            return None
+            return
+        if sent is not None:
+            sent.add_done_callback(ignored)
+
+    def over(self, n: int, follower: JobFollower) -> None:
+        """A follower has sent all there will ever be."""
+        if self.following.get(n) is follower:
+            del self.following[n]
 
     def on_close(self) -> None:
         """Nobody follows any more; the jobs go on."""
@@ -141,6 +149,7 @@ class JobFollower:
         self._job = view.id
         self._attempt = view.attempt
         self._offset = offset if attempt == view.attempt else 0
+        self._loop = asyncio.get_running_loop()
         self._pumping = False
         self._stopped = False
         self._shell.follow(self._job, self)
@@ -152,32 +161,40 @@ class JobFollower:
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """There may be something to send: what comes in one turn of the loop goes out in one frame."""
         if not self._pumping and not self._stopped:
             self._pumping = True
-            # The task outlives this call by itself: `_pump` ends when there is nothing left or the client is gone.
-            self._task = asyncio.ensure_future(self._pump())
+            self._loop.call_soon(self._pump)
 
     def stop(self) -> None:
         """Send no more."""
         self._stopped = True
         self._shell.unfollow(self._job, self)
 
-    async def _pump(self) -> None:
+    def _pump(self) -> None:
+        """Send one frame; then the next, when the client has taken this one."""
+        self._pumping = False
+        batch = [] if self._stopped else self._next()
+        if not batch:
+            return
         try:
-            while not self._stopped:
-                batch = self._next()
-                if not batch:
-                    return
-                sent = self._socket.send(batch)
-                if sent is None:
-                    self.stop()
-                    return
-                await sent  # a slow client is waited for here; nothing piles up for it
+            sent = self._socket.write_frame(encode(batch))
         except websocket.WebSocketClosedError:
             self.stop()
-        finally:
-            self._pumping = False
+            return
+        if sent is None:
+            self.wake()
+        else:
+            self._pumping = True
+            sent.add_done_callback(self._taken)
+
+    def _taken(self, sent: asyncio.Future[None]) -> None:
+        """A slow client was waited for: nothing piles up for it."""
+        self._pumping = False
+        if sent.cancelled() or sent.exception() is not None:
+            self.stop()
+        else:
+            self.wake()
 
     def _next(self) -> list[ServerToClient]:
         view = self._view
@@ -195,8 +212,8 @@ class JobFollower:
             batch.append(Update(n=self._n, job=view))
             self._view = None
             if view.terminal:
-                self._stopped = True
-                self._shell.unfollow(self._job, self)
+                self.stop()
+                self._socket.over(self._n, self)
         return batch
 
     def _read(self, attempt: str) -> bytes:
@@ -207,7 +224,12 @@ class JobFollower:
 
 def submit(shell: Shell, owner: str, key: str, spec: JobSpec, reply: Reply) -> None:
     """Take a job, or find the one that its key made, live or of the past."""
-    if spec.cell.bundle and spec.cell.bundle not in shell.blobs:
+    try:
+        known_bundle = not spec.cell.bundle or spec.cell.bundle in shell.blobs
+    except BlobError as error:
+        reply(Problem(status=400, code="bad_request", title="the bundle is not named by its digest", detail=str(error)))
+        return
+    if not known_bundle:
         detail = f"bundle {spec.cell.bundle[:12]}…: send its manifest and blobs first"
         reply(Problem(status=409, code="bundle_unknown", title="the control plane lacks the source", detail=detail))
         return

@@ -73,6 +73,16 @@ class HealthHandler(Handler):
         self.answer(Health(version=__version__, epoch=self.shell.epoch))
 
 
+class NothingHandler(Handler):
+    """Any other path"""
+
+    def prepare(self) -> None:
+        """A problem as everywhere."""
+        super().prepare()
+        detail = f"{self.request.method} {self.request.path}: the API lies under /v1"
+        raise ProblemError(Problem(status=404, code="no_such_path", title="nothing is there", detail=detail))
+
+
 class JobsHandler(Handler):
     """GET and POST /v1/jobs"""
 

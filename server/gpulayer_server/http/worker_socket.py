@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tornado import websocket
 
 from gpulayer.protocol.failpoints import reach
@@ -19,9 +21,11 @@ from gpulayer.protocol.messages import (
     from_worker,
 )
 from gpulayer_server.core.events import WorkerConnected, WorkerSaid
-from gpulayer_server.http.base import Socket
+from gpulayer_server.http.base import Socket, ignored
 from gpulayer_server.shell import log
 from gpulayer_server.store.streams import StreamGap
+
+_NUMBER_BYTES = 4  # every frame begins with its number
 
 
 class WorkerSocket(Socket):
@@ -34,17 +38,22 @@ class WorkerSocket(Socket):
         super().open(*args, **kwargs)
         self._order = Order()
         self._dropped = False
+        self._outgoing: list[ServerMessage] = []
 
     async def on_message(self, message: str | bytes) -> None:
         """A frame. Being a coroutine it holds back the next one: tornado's only back-pressure."""
         try:
-            frame = self._order.accept(message if isinstance(message, bytes) else message.encode())
+            data = message if isinstance(message, bytes) else message.encode()
+            if len(data) <= _NUMBER_BYTES:
+                raise ProtocolError("a frame without a number or without messages")
+            frame = self._order.accept(data)
             if frame is None:
                 return
             messages = from_worker(frame)
         except ProtocolError as error:
             log.warning("a worker at %s sent a bad frame: %s", self.request.remote_ip, error)
             self.send([Refuse(code="bad_frame", text=str(error))])
+            self._flush()
             self.close(1002, "bad frame")
             return
         acks: dict[str, int] = {}
@@ -91,16 +100,31 @@ class WorkerSocket(Socket):
             acks[message.attempt] = length
 
     def send(self, messages: list[ServerMessage]) -> None:
-        """One frame; to a closed socket nothing, the worker's next hello tells what it missed."""
+        """Send in order; what is said in one turn of the loop goes out in one frame.
+
+        To a closed socket nothing goes: the worker's next hello tells what it missed.
+        """
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing += messages
+
+    def _flush(self) -> None:
+        messages, self._outgoing = self._outgoing, []
+        if not messages:
+            return
         try:
-            self.write_message(self._order.number(messages), binary=True)
+            sent = self.write_frame(self._order.number(messages))
         except websocket.WebSocketClosedError:
             log.info("worker connection %d closed before it was sent %d messages", self.conn, len(messages))
+        else:
+            if sent is not None:
+                sent.add_done_callback(ignored)
 
     def drop(self, reason: str) -> None:
         """Close the connection from this side."""
         if not self._dropped:
             self._dropped = True  # what still comes on it is not looked at
+            self._flush()
             self.close(1000, reason[:120])
             self.shell.disconnect(self.conn)
 

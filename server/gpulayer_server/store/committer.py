@@ -21,14 +21,14 @@ class Committer:
     def __init__(self, store: Store, done: Callable[[int, StoreError | None], None]):
         self._store = store
         self._done = done
-        self._waiting: queue.SimpleQueue[Sequence[Op] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Sequence[Sequence[Op]] | None] = queue.SimpleQueue()
         self._failed: StoreError | None = None
         self._thread = threading.Thread(target=self._run, name="gpulayer-store", daemon=True)
         self._thread.start()
 
-    def put(self, unit: Sequence[Op]) -> None:
-        """Let a unit be committed after those before it."""
-        self._waiting.put(unit)
+    def put(self, units: Sequence[Sequence[Op]]) -> None:
+        """Let units be committed, in one transaction, after those before them."""
+        self._waiting.put(units)
 
     def reset(self) -> None:
         """Take units again, after the plane was rebuilt from the store."""
@@ -42,11 +42,11 @@ class Committer:
     def _run(self) -> None:
         ending = False
         while not ending:
-            units = [self._waiting.get()]
+            taken = [self._waiting.get()]
             while not self._waiting.empty():
-                units.append(self._waiting.get())
-            ending = None in units
-            work = [unit for unit in units if unit is not None]
+                taken.append(self._waiting.get())
+            ending = None in taken
+            work = [unit for units in taken if units is not None for unit in units]
             if work:
                 self._commit(work)
 

@@ -93,7 +93,9 @@ class Store:
         snapshot = Snapshot(last_job_n=self._all("last_job_n")[0][0])
         snapshot.workers = [rows.worker(row) for row in self._all("workers")]
         snapshot.sessions = [rows.session(row) for row in self._all("open_sessions")]
+        snapshot.ended_sessions = {(owner, name): reason for owner, name, reason in self._all("ended_sessions")}
         snapshot.attempts = [rows.attempt(row) for row in self._all("held_attempts")]
+        snapshot.lost = [name for (name,) in self._all("lost_attempts")]
         held = {attempt.id: attempt for attempt in snapshot.attempts}
         snapshot.jobs = [self._with_tasks(rows.job(row), held) for row in self._all("live_jobs")]
         return snapshot

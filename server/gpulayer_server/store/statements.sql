@@ -1,5 +1,5 @@
 -- name: put_job
-INSERT OR IGNORE INTO jobs (id, n, owner, key, payload_hash, spec, submitted_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO jobs (id, n, owner, key, payload_hash, spec, submitted_at) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_task
 INSERT OR REPLACE INTO tasks
@@ -44,9 +44,20 @@ FROM attempts WHERE id = ?
 SELECT id, task_id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released
 FROM attempts WHERE released = 0 ORDER BY id
 
+-- name: lost_attempts
+SELECT id FROM attempts WHERE over = 1 AND end_offset IS NULL ORDER BY id
+
 -- name: open_sessions
 SELECT id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason
 FROM sessions WHERE closed = 0 ORDER BY id
+
+-- name: ended_sessions
+SELECT owner, name, reason FROM sessions AS ended
+WHERE closed = 1 AND reason NOT IN ('released', 'never opened') AND NOT EXISTS (
+    SELECT 1 FROM sessions AS later
+    WHERE later.owner = ended.owner AND later.name = ended.name
+        AND (later.opened_at > ended.opened_at OR later.closed = 0)
+)
 
 -- name: workers
 SELECT id, name, slots, local, inventory, last_seen_at FROM workers ORDER BY id

@@ -6,9 +6,19 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
-from gpulayer.protocol.records import BoundaryScanner, Kind, encode_json, scan_file
+from gpulayer.protocol.records import (
+    HEADER_BYTES,
+    BoundaryScanner,
+    Kind,
+    RecordError,
+    Splitter,
+    encode_json,
+    scan_file,
+)
 
 _OPEN_FILES = 256
+_MARK = bytes((Kind.MARK,)) + b'{"mark": "truncated", '  # how the payload begins
+_MARK_BYTES = 8 * 1024  # more than any such record has
 
 
 class StreamGap(ValueError):
@@ -19,8 +29,12 @@ class _Open:
     """An open stream: its length on disk, and how far whole records reach."""
 
     def __init__(self, path: Path):
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self.fd = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            self.fd = os.open(path, flags, 0o600)
         self.length = os.fstat(self.fd).st_size
         boundary, count = scan_file(self.fd) if self.length else (0, 0)
         self.scanner = BoundaryScanner(boundary, count)
@@ -51,6 +65,10 @@ class Streams:
         if attempt not in self._open and not self._path(attempt).exists():
             return 0
         return self._get(attempt).scanner.boundary
+
+    def prepare(self, attempt: str) -> None:
+        """Have the file of a new stream open: a cell that is over at once does not wait for it. Raises OSError."""
+        self._get(attempt)
 
     def append(self, attempt: str, offset: int, data: bytes) -> int:
         """Add bytes that begin at `offset`; those that are here already are passed over. Returns the new length.
@@ -89,7 +107,9 @@ class Streams:
         return boundary
 
     def truncate_with_mark(self, attempt: str, why: str) -> None:
-        """End a given-up stream after its last whole record, with the mark 'truncated'."""
+        """End a given-up stream after its last whole record, with the mark 'truncated'; done again, nothing changes."""
+        if self._is_marked(attempt):
+            return
         stream = self._get(attempt)
         boundary = stream.scanner.boundary
         os.ftruncate(stream.fd, boundary)
@@ -97,13 +117,30 @@ class Streams:
         stream.scanner = BoundaryScanner(boundary, stream.scanner.count)
         self.append(attempt, boundary, encode_json(Kind.MARK, {"mark": "truncated", "why": why}))
 
+    def _is_marked(self, attempt: str) -> bool:
+        """Whether the file ends with a mark 'truncated': looked at from its end, however long it is."""
+        try:
+            with self._path(attempt).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _MARK_BYTES))
+                tail = file.read()
+        except FileNotFoundError:
+            return False
+        start = tail.rfind(_MARK) - HEADER_BYTES
+        if start < 0:
+            return False
+        try:
+            return len(Splitter().feed(tail[start:])) == 1
+        except RecordError:
+            return False
+
     def close(self) -> None:
         """Close all files."""
         while self._open:
             os.close(self._open.popitem()[1].fd)
 
     def _path(self, attempt: str) -> Path:
-        return self.folder / attempt[:2] / f"{attempt}.stream"
+        return self.folder / attempt[:1] / f"{attempt}.stream"
 
     def _get(self, attempt: str) -> _Open:
         stream = self._open.get(attempt)

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 import threading
 from typing import Any
 
 # The functions below the signal module's wrappers, which look each handler up among its enumerations: 30 times as fast.
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _get_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_SIGNALS = range(1, 32)
 
 
 class Interrupts:
     """The kernel's SIGINT handler, changed by the main thread only: Python runs handlers nowhere else.
 
-    As a context manager it is a section that an interrupt does not cut: one that arrives inside is answered at its
-    end, by whatever handler was there before. In other threads a section does nothing, and needs to do nothing.
+    As a context manager it is a section that no signal handler cuts, a user's neither: what arrives inside is answered
+    at its end, by whatever handler was there before. In other threads a section does nothing, and needs to do nothing.
     """
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident
         self._depth = 0
-        self._saved: Any = None  # the handler to put back at the end of a section
-        self._deferred = False  # one came inside a section
-        self._early = False  # one came between the arrival of a cell and its start
+        self._saved: list[tuple[int, Any]] = []  # signals and the handlers to put back at the end of a section
+        self._deferred: list[int] = []  # signals that came inside a section
+        self._early = False  # an interrupt came between the arrival of a cell and its start
 
     def wake(self, loop: Any) -> None:
         """Has every signal wake the asyncio loop of the main thread: an interrupt has to end what a cell awaits.
@@ -61,26 +61,48 @@ class Interrupts:
         self._early = True
 
     def _note_deferred(self, signum: int, frame: Any) -> None:
-        self._deferred = True
+        if signum not in self._deferred:
+            self._deferred.append(signum)
 
     def __enter__(self) -> None:
         if threading.get_ident() != self._main:
             return
         if not self._depth:
-            handler = _get_handler(signal.SIGINT)
-            if callable(handler):
-                _set_handler(signal.SIGINT, self._note_deferred)  # raises what came until now, and is not entered
-                self._saved = handler
+            try:
+                for signum in _SIGNALS:
+                    handler = _get_handler(signum)
+                    if callable(handler):
+                        self._saved.append((signum, handler))
+                        _set_handler(signum, self._note_deferred)  # raises what came until now
+            except BaseException:
+                self._restore()
+                raise
         self._depth += 1
 
     def __exit__(self, *error: Any) -> None:
         if threading.get_ident() != self._main:
             return
         self._depth -= 1
-        if self._depth or self._saved is None:
+        if self._depth or not self._saved:
             return
-        handler, self._saved = self._saved, None
-        _set_handler(signal.SIGINT, handler)
-        if self._deferred:
-            self._deferred = False
-            handler(signal.SIGINT, sys._getframe())
+        raised = self._restore()
+        while self._deferred:
+            signum = self._deferred.pop(0)
+            try:
+                signal.raise_signal(signum)
+            except BaseException as exception:  # noqa: BLE001 - raised below
+                raised = exception
+        if raised is not None:
+            raise raised
+
+    def _restore(self) -> BaseException | None:
+        """Puts the handlers back, and returns what one of them raised meanwhile, if one did."""
+        raised: BaseException | None = None
+        while self._saved:
+            try:
+                while self._saved:
+                    _set_handler(*self._saved[-1])
+                    self._saved.pop()
+            except BaseException as exception:  # noqa: BLE001 - raised by the caller
+                raised = exception
+        return raised

@@ -131,10 +131,14 @@ class SpoolKernel(IPythonKernel):
         """Waits for no other thread before a cell: ipykernel 6 does, for requests to abort that nobody sends here."""
 
     def pre_handler_hook(self) -> None:
-        """Leaves interrupts as they are: a cell's begin when its code does."""
+        """Has an interrupt end what is handled; a cell's begin later, when its code does."""
+        if self._tee.attempt is None:
+            super().pre_handler_hook()
 
     def post_handler_hook(self) -> None:
-        """Leaves interrupts as they are: a cell's end when its code does."""
+        """Undoes the above; a cell's have ended before, when its code did."""
+        if self._tee.attempt is None:
+            super().post_handler_hook()
 
     def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
         if not self._tee.in_kernel:
@@ -194,9 +198,12 @@ class SpoolKernel(IPythonKernel):
             self._outcome = await super().do_execute(*args, **kwargs)
         except KeyboardInterrupt as error:
             self._interrupts.ignore()
-            self.shell.showtraceback()
+            self.shell.showtraceback(exception_only=True)
             self._outcome = failure(error)
             self._outcome["execution_count"] = self.shell.execution_count
+        except BaseException as error:
+            self._outcome = failure(error)
+            raise
         finally:
             self._interrupts.ignore()
         if not self._tee.in_kernel:

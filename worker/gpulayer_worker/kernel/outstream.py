@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import os
 import sys
 import threading
@@ -42,8 +44,11 @@ class Timer(threading.Thread):
         self._woken.acquire()
 
     def wake(self) -> None:
-        """Starts the interval. To be called once per `flush` only."""
-        self._woken.release()
+        """Starts the interval, if none has been started since the last one ended."""
+        try:
+            self._woken.release()
+        except RuntimeError:
+            pass  # it is released: woken already
 
     def run(self) -> None:
         """Waits and flushes until the process ends."""
@@ -71,9 +76,7 @@ class Sink:
         self._tee = tee
         self._lock = tee.lock
         self._interrupts = interrupts
-        self._runs: list[tuple[SpoolStream, list[str]]] = []  # text of one stream, then of the other, …
-        self._stream: SpoolStream | None = None  # whose run the last one is
-        self._texts: list[str] = []  # of that run
+        self._items: list[tuple[SpoolStream, str]] = []  # as printed
         self._chars = 0
         self._out: deque[tuple[SpoolStream, str]] = deque()  # on its way to the spool
         self._flushing = False
@@ -88,20 +91,15 @@ class Sink:
     def write(self, stream: SpoolStream, text: str) -> None:
         """Takes text that `stream` was given; writes all that is held back when it is time."""
         with self._lock:
-            if stream is self._stream:
-                self._texts.append(text)
-            else:
-                self._texts = [text]
-                self._runs.append((stream, self._texts))
-                self._stream = stream
+            self._items.append((stream, text))  # in one step: a signal handler may print before or after it
             self._chars += len(text)
             if self._chars >= LIMIT_CHARS or (
                 ("\n" in text or len(text) >= LEADING_CHARS) and time.monotonic() - stream.flushed_at >= INTERVAL_S
             ):
                 self.flush()
             elif not self._timed:
-                self._timed = True
                 self._timer.wake()
+                self._timed = True  # after that: an interrupt may come in between
 
     def write_named(self, name: str, text: str) -> None:
         """`write` for the stream of a name; of a name that none has, stdout's."""
@@ -115,21 +113,21 @@ class Sink:
     def flush(self) -> None:
         """Writes all that is held back, in the calling thread. Raises OSError when the disk fails."""
         with self._lock:
-            if not (self._runs or self._out) or self._flushing:
+            if not (self._items or self._out) or self._flushing:
                 return
             if not self._tee.in_kernel:  # a child whose fork called no hooks, or is calling them
-                self._to_children_way()
+                self._to_childs_way()
                 return
             with self._interrupts:
                 self._write_out()
 
     def _write_out(self) -> None:
-        self._flushing = True  # a signal handler that prints meanwhile leaves its text to this loop
+        self._flushing = True
         try:
-            while self._runs or self._out:
-                runs, self._runs, self._stream, self._chars = self._runs, [], None, 0
-                for stream, texts in runs:
-                    self._out.extend((stream, piece) for piece in pieces("".join(texts)))
+            while self._items or self._out:
+                items, self._items, self._chars = self._items, [], 0
+                for stream, run in itertools.groupby(items, key=operator.itemgetter(0)):
+                    self._out.extend((stream, piece) for piece in pieces("".join(text for _, text in run)))
                 while self._out:
                     stream, piece = self._out.popleft()
                     self._tee.write_text(stream.name, piece)
@@ -142,11 +140,12 @@ class Sink:
             self._timed = False
             self.flush()
 
-    def _to_children_way(self) -> None:
-        runs = self._runs
-        self._forget()
-        for stream, texts in runs:
-            stream.write("".join(texts))
+    def _to_childs_way(self) -> None:
+        items, self._items, self._chars = self._items, [], 0
+        self._out.clear()
+        self.in_child = True
+        for stream, text in items:
+            stream.write(text)
 
     def _before_fork(self) -> None:
         self._lock.acquire()
@@ -156,12 +155,7 @@ class Sink:
     def _after_fork_in_child(self) -> None:
         self._lock._at_fork_reinit()
         if not self.in_child:
-            self._to_children_way()
-
-    def _forget(self) -> None:
-        self.in_child = True
-        self._runs, self._stream, self._chars = [], None, 0
-        self._out.clear()
+            self._to_childs_way()
 
 
 class SpoolStream(OutStream):

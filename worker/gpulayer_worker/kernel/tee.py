@@ -185,7 +185,7 @@ class Tee:
 
     def _route(self, parts: list[Any], is_output: bool) -> None:
         self._queue.append((parts, is_output))
-        if self._writing:  # a signal handler publishes in the middle of a record: right after it
+        if self._writing:  # a finaliser publishes in the middle of a record: right after it
             return
         self._writing = True
         try:

@@ -28,6 +28,9 @@ log = logging.getLogger("gpulayer.worker")
 
 _FETCH_AGAIN_S = 1.0
 _FETCH_TRIES = 120
+_PREAMBLE = 2  # records that every cell begins with: the status busy, and its own code
+_PREAMBLE_S = 0.01  # so long a cell's begin waits for its output
+_OUTPUT_S = 0.001  # so long its first output waits for its end
 
 
 class Services(Protocol):
@@ -79,6 +82,8 @@ class CellRun:
         self._force_at: float | None = None
         self._interrupt_due = False
         self._blocked = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._hurried = False
 
     # ---------------------------------------------------------------- wishes
 
@@ -102,6 +107,10 @@ class CellRun:
     def read(self, offset: int, size: int) -> bytes:
         """Bytes of the spool."""
         return self._spool.reader.read(offset, size)
+
+    def close(self) -> None:
+        """Nothing of its spool is wanted any more."""
+        self._spool.close()
 
     def trim(self, offset: int) -> None:
         """What the control plane has may go; not the last records, from which a new agent reads how it ended."""
@@ -130,6 +139,8 @@ class CellRun:
             return
         finally:
             self.ended.set()
+            if self._timer is not None:
+                self._timer.cancel()
             self._services.watch.remove(self._services.layout.spool(self._name))
         await self._clean_up()
         self._services.emit(link.Gone(attempt=self._name))
@@ -149,9 +160,7 @@ class CellRun:
         layout = self._services.layout
         # From here on a new agent finds the kernel; it sends the cell again, and a kernel runs an attempt once.
         layout.note(self._folder, "kernel", {"kernel": kernel.name, "workspace": str(workspace)})
-        spool = layout.spool(self._name)
-        spool.mkdir(mode=0o700, exist_ok=True)
-        self._services.watch.add(spool, self._look)
+        self._services.watch.add(layout.spool(self._name), self._look)
         kernel.exit.add_done_callback(lambda _: self._news.set())
         reach("agent.before-start")
         if not kernel.exit.done():
@@ -249,12 +258,14 @@ class CellRun:
 
     # ---------------------------------------------------------------- while it runs
 
-    def _look(self) -> None:
+    def _look(self, *, late: bool = False) -> None:
         """The spool may have grown: everything that follows goes out in one frame."""
-        if self._ended or not self._spool.look():
+        if self._ended or not (self._spool.look() or late):
             return
         events: list[link.Event] = []
         if not self._began:
+            if not self._worth_telling(late):
+                return
             self._began = True
             events.append(link.Began(attempt=self._name))
             self._limit_time()
@@ -267,6 +278,19 @@ class CellRun:
         self._services.emit(*events)
         if self._ended:
             self._news.set()
+
+    def _worth_telling(self, late: bool) -> bool:
+        """Not at once: a small cell's output comes with its begin, and often its end comes with its output."""
+        if self._spool.idle or (late and self._spool.began):
+            return True
+        has_output = self._spool.records > _PREAMBLE
+        if self._timer is None or (has_output and not self._hurried):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._hurried = has_output
+            wait_s = _OUTPUT_S if has_output else _PREAMBLE_S
+            self._timer = asyncio.get_running_loop().call_later(wait_s, lambda: self._look(late=True))
+        return False
 
     def _limit_time(self) -> None:
         """Count the running time from when the kernel was given the cell, also across agents."""
@@ -287,7 +311,7 @@ class CellRun:
             raise RuntimeError(f"attempt {self._name} runs without a kernel")
         while not self._ended:
             if kernel.exit.done():
-                self._look()
+                self._look(late=True)
                 if not self._ended:
                     record = kernel.exit.result()
                     self._end(from_death(record, kernel.tail(), wish=self._wish, problem=self._wish_problem))

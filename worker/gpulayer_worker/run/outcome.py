@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any
 
 from gpulayer.protocol.types import Outcome, State
 from gpulayer_worker.keeper.client import ExitRecord
+
+_LINES = 12
+_CELL = re.compile(r'File ".*ipykernel_\d+/\d+\.py"')
+_AROUND = re.compile(r'File ".*/(IPython/core|ipykernel)/')
+
+
+def last_words(log: str) -> str:
+    """What a dead process said last: its last lines, or of a crash the frames of its cell, innermost first."""
+    lines = log.strip().splitlines()
+    crashes = [n for n, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    if not crashes:
+        return "\n".join(lines[-_LINES:])
+    begin = max(0, crashes[-1] - 3)  # what a library said before it gave up
+    said = lines[begin : crashes[-1] + 1]
+    current = [n for n, line in enumerate(lines) if n > crashes[-1] and line.startswith("Current thread")]
+    for line in lines[current[0] + 1 :] if current else []:
+        if not line.startswith("  File") or _AROUND.search(line) or len(said) >= _LINES:
+            break
+        said.append(_CELL.sub("Cell", line))
+    return "\n".join(said)
 
 
 def from_reply(reply: dict[str, Any], *, wish: str, problem: str) -> Outcome:
@@ -32,7 +53,7 @@ def from_death(record: ExitRecord, tail: str, *, wish: str, problem: str) -> Out
         problem=problem if wish else _death(record),
         peak_rss_bytes=record.peak_rss_bytes,
         cpu_s=record.cpu_s,
-        tail=tail,
+        tail=last_words(tail),
     )
 
 

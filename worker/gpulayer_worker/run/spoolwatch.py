@@ -20,6 +20,7 @@ class CellSpool:
         self.end = self.reader.start()
         self.reply: dict[str, Any] | None = None
         self.idle = False
+        self.records = 0  # walked over
         self._checked = self.end
 
     @property
@@ -47,6 +48,7 @@ class CellSpool:
                 body = self.reader.read(self._checked + HEADER_BYTES + 1, length - 1)
                 self._judge(kind, body)
             self._checked += HEADER_BYTES + length
+            self.records += 1
 
     def _judge(self, kind: int, body: bytes) -> None:
         if kind == Kind.REPLY:

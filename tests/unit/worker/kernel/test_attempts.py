@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpulayer.protocol.records import Kind
+from gpulayer.protocol.spool import SpoolReader
 
 
 def result(output: Any) -> Any:
@@ -222,8 +223,10 @@ def test_a_cell_after_a_failed_one_is_run(kernel: Any) -> None:
 
 def test_a_full_disk_holds_the_kernel_which_still_answers(fresh: Any) -> None:
     output = fresh.start().send("print('x')", attempt="blocked", reserve_bytes=1 << 60)
-    fresh.wait(output, (output.folder / "blocked").exists)
-    blocked = json.loads((output.folder / "blocked").read_text())
+    reader = SpoolReader(output.folder)
+    fresh.wait(output, reader.blocked)
+    blocked = reader.blocked()
+    assert blocked is not None
     assert blocked["reserve_bytes"] == 1 << 60
     assert 0 < blocked["free_bytes"] < 1 << 60
     assert fresh.state() == {"current": None, "done": []}

@@ -1,0 +1,288 @@
+"""A worker's agent, around the real `Link`: what it does with each effect, in the order of the real one.
+
+It may die at any moment; the next one takes up what the disk and the kernels tell it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpulayer.protocol.messages import Assign, Heartbeat, Hello, Output, WorkerMessage, to_worker
+from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory
+from gpulayer_worker import link
+from gpulayer_worker.layout import AttemptRecord
+from tests.simulation.cellrun import CellRun
+from tests.simulation.machine import Kernel, Machine
+from tests.simulation.network import End, Network
+from tests.simulation.simulator import Process, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.controlplane import ControlPlane
+
+_TICK_S = 1.0
+_FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 5.0
+
+
+class Agent(Process):
+    """One agent process after the other on one machine."""
+
+    def __init__(self, machine: Machine, network: Network, control_plane: ControlPlane):
+        super().__init__(machine)
+        self.machine = machine
+        self.network = network
+        self.control_plane = control_plane
+        self.up = False
+        self.name = machine.name
+        self.stopped = ""
+
+    # ---------------------------------------------------------------- life and death
+
+    def start(self) -> None:
+        """A new process: it finds what one before it left."""
+        machine = self.machine
+        self.up = True
+        machine.agent_up_since = self.sim.now
+        self.sessions: dict[str, Kernel] = {}
+        self.runs: dict[str, CellRun] = {}
+        self.outgoing: list[WorkerMessage] = []
+        self.end: End | None = None
+        self._closing = False
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._nonce = f"{self.sim.random.getrandbits(64):x}"
+        self.sim.log(self.name, "agent starts")
+        held = [_held(record) for record in machine.records.values()]
+        found = {name: kernel for name, kernel in machine.noted_sessions.items() if kernel.alive}
+        machine.noted_sessions = dict(found)
+        self.link = link.Link(held=held, sessions=found, now=machine.clock())
+        for name, kernel in found.items():
+            self.session_ready(name, kernel)
+        noted = [machine.noted.get(each.assign.attempt) for each in held if not each.gone]
+        for kernel in list(machine.kernels):
+            if kernel not in noted and kernel not in found.values():
+                kernel.die()
+        for each in held:
+            if not each.gone:
+                self._take_up(each)
+        self._connect()
+        self.after(_TICK_S, self._tick)
+
+    def _take_up(self, held: link.Held) -> None:
+        assign = held.assign
+        if held.outcome is not None:
+            run = self.runs[assign.attempt] = CellRun(self, assign)
+            run.clean_up_after(self.machine.noted.get(assign.attempt))
+            return
+        if assign.session is not None and assign.session not in self.sessions and assign.attempt not in self.machine.noted:
+            self.emit(link.GaveBack(attempt=assign.attempt, reason="its session's kernel is gone"))
+            return
+        self._start(assign)
+
+    def crash(self) -> None:
+        """Die now; programs and spools stay."""
+        if not self.up:
+            return
+        self.sim.log(self.name, "agent crashes")
+        self.up = False
+        self.end_life()
+        self.machine.agent_gone()
+        if self.end is not None:
+            self.network.close(self.end)
+
+    # ---------------------------------------------------------------- the channel
+
+    def _connect(self) -> None:
+        if self.stopped:
+            return
+        reachable = self.network.reachable(self.name)
+        plane = self.control_plane
+        if not reachable or not plane.up or plane.host.asleep:
+            refused = reachable and not plane.host.asleep
+            self.after(0.01 if refused else self.sim.random.uniform(1, 10), self._again)
+            return
+        self._closing = False
+        self.end, theirs = self.network.connect(self, plane)
+        self.end.heard, self.end.closed = self._heard, self._disconnected
+        plane.accept(theirs)
+        self.emit(link.Connected())
+
+    def _again(self) -> None:
+        self.after(self._backoff_s * self.sim.random.uniform(0.5, 1.5), self._connect)
+        self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
+
+    def _heard(self, data: bytes) -> None:
+        self._backoff_s = _FIRST_BACKOFF_S
+        self.emit(*[link.Received(message=message) for message in to_worker(data)])
+
+    def _disconnected(self) -> None:
+        self.end = None
+        self.emit(link.Disconnected())
+        self._again()
+
+    def _reconnect(self, reason: str) -> None:
+        """The closing handshake: until it is done, frames still come in."""
+        if self.end is not None and not self._closing:
+            self.sim.log(self.name, "reconnects:", reason)
+            self._closing = True
+            self.after(2.0 * self.sim.random.random(), self._close, self.end)
+
+    def _close(self, end: End) -> None:
+        if end is self.end and end.open:
+            self.network.close(end)
+            self._disconnected()
+
+    def _tick(self) -> None:
+        self.after(_TICK_S, self._tick)
+        self.emit(link.Tick())
+        if self.link.welcomed:
+            self._send([Heartbeat()])
+
+    def _send(self, messages: list[WorkerMessage]) -> None:
+        if self.end is not None:
+            self.network.send(self.end, messages)
+
+    # ---------------------------------------------------------------- the link's effects
+
+    def emit(self, *events: link.Event) -> None:
+        """Let the link handle events; what is to be sent goes in one frame."""
+        now = self.machine.clock()
+        for event in events:
+            self.sim.events += 1
+            if self.sim.trace is not None and not isinstance(event, link.Received):
+                self.sim.log(self.name, event)
+            for effect in self.link.handle(event, now):
+                self._carry_out(effect)
+        if self.outgoing:
+            outgoing, self.outgoing = self.outgoing, []
+            self._send(outgoing)
+
+    def _carry_out(self, effect: link.Effect) -> None:
+        match effect:
+            case link.Send(message=message):
+                self.outgoing.append(message)
+            case link.SendOutput(attempt=name, offset=offset, size=size):
+                data = self.machine.spools[name].read(offset, size)
+                self.outgoing.append(Output(attempt=name, offset=offset, data=data))
+            case link.Persist(attempt=name):
+                self.machine.records[name] = _record(self.link.held[name])
+            case link.Trim(attempt=name, offset=offset):
+                self._trim(name, offset)
+            case link.SayHello():
+                self._say_hello(effect)
+            case link.Drop(attempt=name):
+                self.runs.pop(name, None)
+                self.after(0.05 * self.sim.random.random(), self._drop, name)  # in a thread: it may never happen
+            case _:
+                self._act(effect)
+
+    def _act(self, effect: link.Effect) -> None:
+        match effect:
+            case link.Start(assign=assign):
+                if assign.session is not None:
+                    self.emit(link.SessionOpened(session=assign.session))
+                self._start(assign)
+            case link.Interrupt(attempt=name, grace_s=grace_s):
+                if name in self.runs:
+                    self.runs[name].interrupt(grace_s)
+            case link.Kill(attempt=name, why=why):
+                self.sim.log(self.name, "kills", name, why)
+                if name in self.runs:
+                    self.runs[name].kill(why)
+            case link.CloseSession(session=name):
+                self._end_session(name, "released")
+            case link.Reconnect(reason=reason):
+                self._reconnect(reason)
+            case link.Stop(reason=reason):
+                self.stopped = reason
+                raise Violation(f"{self.name} is told to end: {reason}")
+            case _:
+                raise TypeError(f"no rule for {effect!r}")
+
+    def _say_hello(self, effect: link.SayHello) -> None:
+        machine = self.machine
+        self.outgoing.append(
+            Hello(
+                protocol=PROTOCOL_VERSION,
+                worker_id=f"id-{machine.name}",
+                nonce=self._nonce,
+                name=machine.name,
+                version="simulated",
+                slots=machine.slots,
+                inventory=Inventory(
+                    host=machine.name,
+                    os="linux",
+                    arch="x86_64",
+                    cpu_cores=machine.slots,
+                    ram_bytes=1,
+                    python="3",
+                    devices=machine.devices,
+                ),
+                attempts=effect.attempts,
+                sessions=effect.sessions,
+            )
+        )
+
+    def _trim(self, name: str, offset: int) -> None:
+        self.machine.truth.check_trim(name, offset, self.control_plane.streams.length(name))
+        spool = self.machine.spools.get(name)
+        if spool is not None and spool.reply is None:  # the last records tell a new agent how it ended
+            spool.trimmed = max(spool.trimmed, offset)
+
+    def _drop(self, name: str) -> None:
+        for files in (self.machine.records, self.machine.spools, self.machine.noted):
+            files.pop(name, None)
+
+    def _start(self, assign: Assign) -> None:
+        run = self.runs[assign.attempt] = CellRun(self, assign)
+        run.start()
+
+    # ---------------------------------------------------------------- sessions
+
+    def session_ready(self, session: str, kernel: Kernel) -> None:
+        """A session's kernel is up: when it dies, by itself or by us, the session is over."""
+        self.sessions[session] = kernel
+        kernel.died.append(lambda: self.after(0.01, self._session_died, session, kernel))
+
+    def _session_died(self, session: str, kernel: Kernel) -> None:
+        if self.sessions.get(session) is kernel:
+            self._end_session(session, "its kernel died")
+
+    def _end_session(self, session: str, reason: str) -> None:
+        kernel = self.sessions.pop(session, None)
+        self.after(0.02 * self.sim.random.random(), self._session_kernel_ended, session, kernel, reason)
+
+    def _session_kernel_ended(self, session: str, kernel: Kernel | None, reason: str) -> None:
+        if kernel is not None:
+            kernel.die()
+        # the runs in it make their records of the end first
+        self.after(0.01, self._session_gone, session, reason)
+
+    def _session_gone(self, session: str, reason: str) -> None:
+        self.machine.noted_sessions.pop(session, None)
+        self.emit(link.SessionGone(session=session, reason=reason))
+
+
+def _record(held: link.Held) -> bytes:
+    record = AttemptRecord(
+        assign=held.assign,
+        began=held.began,
+        outcome=held.outcome,
+        end=held.end,
+        gone=held.gone,
+        recorded=held.recorded,
+    )
+    return msgspec.msgpack.encode(record)
+
+
+def _held(data: bytes) -> link.Held:
+    record = msgspec.msgpack.decode(data, type=AttemptRecord)
+    return link.Held(
+        assign=record.assign,
+        began=record.began,
+        outcome=record.outcome,
+        end=record.end,
+        gone=record.gone,
+        recorded=record.recorded,
+        spool_end=record.end or 0,
+    )

@@ -1,0 +1,181 @@
+"""What befalls a world, by its plan: each kind of trouble at random times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from tests.simulation.agent import Agent
+from tests.simulation.clients import Client, spec
+from tests.simulation.simulator import Process
+from tests.simulation.world import World, draw_plan
+
+
+class Chaos:
+    """Owns the trouble of one world, until it ends."""
+
+    def __init__(self, world: World):
+        self.world = world
+        self.random = world.random
+        self.kinds: dict[str, Callable[[], None]] = {
+            "cp_crash": self._cp_crash,
+            "cp_sleep": self._cp_sleep,
+            "agent_crash": self._agent_crash,
+            "machine_sleep": self._machine_sleep,
+            "machine_death": self._machine_death,
+            "kernel_death": self._kernel_death,
+            "break": self._break,
+            "dark": self._dark,
+            "part": self._part,
+            "cancel": self._cancel,
+            "again": self._again,
+            "release": self._release,
+            "give_up": self._give_up,
+        }
+        self._clock = Process(world.outside.host)
+
+    def start(self) -> None:
+        """Plan the first of each kind, and all jobs."""
+        plan = self.world.plan
+        for kind, mean_s in plan.faults.items():
+            self._plan(kind, mean_s)
+        for n in range(plan.jobs):
+            self._clock.after(plan.chaos_s * self.random.random() ** 2, self._submit, n)
+        self._clock.after(1.0, self._heal_crashes)
+
+    def stop(self) -> None:
+        """No more."""
+        self._clock.end_life()
+
+    def _plan(self, kind: str, mean_s: float) -> None:
+        self._clock.after(self.random.expovariate(1 / mean_s), self._strike, kind, mean_s)
+
+    def _strike(self, kind: str, mean_s: float) -> None:
+        self._plan(kind, mean_s)
+        self.kinds[kind]()
+
+    def _heal_crashes(self) -> None:
+        """A control plane that died in the middle of something is started again."""
+        self._clock.after(1.0, self._heal_crashes)
+        if not self.world.control_plane.up and self.random.random() < 0.3:
+            self.world.start_control_plane()
+
+    # ---------------------------------------------------------------- machines and processes
+
+    def _agent(self) -> Agent:
+        return self.random.choice(self.world.agents)
+
+    def _cp_crash(self) -> None:
+        down_s = 90.0 * self.random.random() if self.random.random() < 0.1 else 3.0 * self.random.random()
+        self.world.crash_control_plane(down_s, silent=self.random.random() < 0.2)
+
+    def _cp_sleep(self) -> None:
+        host = self.world.control_plane.host
+        if not host.asleep:
+            host.sleep(self._sleep_s())
+
+    def _sleep_s(self) -> float:
+        if self.world.plan.long_sleep and self.random.random() < 0.2:
+            return 8 * 3600.0
+        return self.random.choice((5.0, 15.0, 60.0, 90.0)) * self.random.uniform(0.5, 2)
+
+    def _agent_crash(self) -> None:
+        self.world.crash_agent(self._agent(), 3.0 * self.random.random())
+
+    def _machine_sleep(self) -> None:
+        machine = self._agent().machine
+        if not machine.asleep:
+            machine.sleep(self._sleep_s())
+
+    def _machine_death(self) -> None:
+        agent = self._agent()
+        alive = [each for each in self.world.agents if not each.machine.dead]
+        if len(alive) > 1 and agent in alive:
+            self.world.kill_machine(agent)
+
+    def _kernel_death(self) -> None:
+        machine = self._agent().machine
+        if machine.kernels and not machine.asleep:
+            self.random.choice(machine.kernels).die()
+
+    # ---------------------------------------------------------------- the network
+
+    def _break(self) -> None:
+        agent = self._agent()
+        if agent.up and agent.end is not None:
+            self.world.network.break_off(agent.end, silent=False)
+
+    def _dark(self) -> None:
+        agent = self._agent()
+        if agent.up and agent.end is not None:
+            if self.random.random() < 0.5:
+                self.world.network.break_off(agent.end, silent=True)
+            else:  # one direction only
+                side = self.random.choice((agent.end, agent.end.peer))
+                side.dark = True
+
+    def _part(self) -> None:
+        seconds = self.random.choice((1.0, 5.0, 15.0, 60.0, 100.0)) * self.random.uniform(0.5, 1.5)
+        self.world.network.part(self._agent().name, seconds)
+
+    # ---------------------------------------------------------------- people
+
+    def _client(self) -> Client:
+        return self.random.choice(self.world.clients)
+
+    def _key(self, client: Client) -> str | None:
+        return self.random.choice(list(client.wanted)) if client.wanted else None
+
+    def _submit(self, n: int) -> None:
+        rng = self.random
+        session = rng.choice((None, None, "a", "b"))
+        worker = f"w{rng.randrange(4)}" if rng.random() < 0.1 else None
+        self._client().submit(
+            f"key{n}",
+            spec(
+                rng.choice((0.1, 1.0, 5.0, 20.0)),
+                dies=rng.random() < 0.08,
+                session=session,
+                retries=rng.choice((0, 0, 1, 2)),
+                devices=rng.choice((0, 0, 0, 1, 2)),
+                worker=worker,
+                idle_timeout_s=rng.choice((1800.0, 1800.0, 10.0)),
+            ),
+        )
+
+    def _cancel(self) -> None:
+        client = self._client()
+        key = self._key(client)
+        if key is not None:
+            client.cancel(key)
+
+    def _again(self) -> None:
+        client = self._client()
+        key = self._key(client)
+        if key is not None:
+            for _ in range(self.random.randint(1, 3)):
+                client.ask(key)
+
+    def _release(self) -> None:
+        self._client().release(self.random.choice("ab"))
+
+    def _give_up(self) -> None:
+        client = self._client()
+        for key in client.unreachable():
+            if self.random.random() < 0.5:
+                client.cancel(key, give_up=True)
+
+
+def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> int:
+    """Run the world of a seed to its end; returns the number of events. Raises whatever went wrong."""
+    world = World(seed, draw_plan(Random(f"plan {seed}")), trace)
+    try:
+        chaos = Chaos(world)
+        world.start()
+        chaos.start()
+        world.run(world.plan.chaos_s)
+        chaos.stop()
+        world.settle()
+        return world.sim.events
+    finally:
+        world.close()

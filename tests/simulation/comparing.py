@@ -1,0 +1,117 @@
+"""Whether a plane is sound in itself, and whether two planes know the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpulayer.protocol.types import State
+from gpulayer_server.core.plane import Plane
+from gpulayer_server.core.state import Attempt, Job, Session, Worker
+
+
+def unfounded(plane: Plane) -> str:
+    """The first thing in a plane that has no ground; '' when it is sound."""
+    for problem in (*_tasks(plane), *_workers(plane), *_sessions(plane), *_attempts(plane)):
+        return problem
+    return ""
+
+
+def _tasks(plane: Plane) -> Iterator[str]:
+    for job in plane.jobs.values():
+        if all(task.done for task in job.tasks):
+            yield f"the plane remembers job {job.id}, which is done"
+    for task in plane.tasks.values():
+        if (task.state is State.QUEUED) != (task.id in plane.queue):
+            yield f"task {task.id} is {task.state.value}, in the queue: {task.id in plane.queue}"
+        attempt = task.attempt
+        if task.live and (attempt is None or attempt.over or plane.attempts.get(attempt.id) is not attempt):
+            yield f"task {task.id} is {task.state.value} with {attempt}"
+        if task.state is State.QUEUED and attempt is not None and not attempt.over:
+            yield f"task {task.id} is queued with {attempt}"
+        if (task.state is State.SUCCEEDED) and (attempt is None or attempt.end_offset is None):
+            yield f"task {task.id} succeeded without an end of its stream"
+
+
+def _workers(plane: Plane) -> Iterator[str]:
+    for worker in plane.workers.values():
+        held = [device.uuid for devices in worker.holders.values() for device in devices]
+        if worker.slots_free < 0 or len(set(held)) < len(held):
+            yield f"worker {worker.name} has {worker.slots} slots and is held by {worker.holders}"
+        expected = {a.id for a in plane.attempts.values() if a.worker == worker.id and a.holds_slot}
+        expected |= {s.id for s in plane.sessions.values() if s.worker == worker.id}
+        if expected != set(worker.holders):
+            yield f"worker {worker.name} is held by {set(worker.holders)}, should be by {expected}"
+        if (worker.conn is None) != (worker.gone_since is not None):
+            yield f"worker {worker.name}: connection {worker.conn}, gone since {worker.gone_since}"
+        if worker.conn is not None and plane.by_conn.get(worker.conn) is not worker:
+            yield f"worker {worker.name}: connection {worker.conn} is another's"
+
+
+def _sessions(plane: Plane) -> Iterator[str]:
+    for session in plane.sessions.values():
+        if plane.session_of.get(session.key) is not session:
+            yield f"session {session.id} is not the one that its name finds"
+        if (session.running is None) == (session.idle_since is None):
+            yield f"session {session.id} runs {session.running} and is idle since {session.idle_since}"
+        if session.running is not None and session.running not in plane.attempts:
+            yield f"session {session.id} runs {session.running}, which is not there"
+
+
+def _attempts(plane: Plane) -> Iterator[str]:
+    for attempt in plane.attempts.values():
+        if attempt.released or (not attempt.over and attempt.task not in plane.tasks):
+            yield f"the plane remembers {attempt}"
+        if not attempt.over and plane.tasks[attempt.task].attempt is not attempt:
+            yield f"{attempt} is not its task's"
+
+
+def differences(one: Plane, other: Plane) -> str:
+    """The first thing that two planes know differently; '' where they agree."""
+    first, second = _known(one), _known(other)
+    for name in sorted(first.keys() | second.keys()):
+        if first.get(name) != second.get(name):
+            return f"{name}: {first.get(name)} != {second.get(name)}"
+    return ""
+
+
+def _known(plane: Plane) -> dict[str, Any]:
+    """What a plane knows, without what ends with its process."""
+    known: dict[str, Any] = {"last job": plane.last_job_n, "queue": list(plane.queue)}
+    known["keys"] = {key: name for key, name in plane.keys.items() if key not in plane.done}
+    known["ended sessions"] = dict(plane.ended_sessions)
+    for job in plane.jobs.values():
+        known[f"job {job.id}"] = _job(job)
+    for attempt in plane.attempts.values():
+        known[f"attempt {attempt.id}"] = _attempt(attempt)
+    for session in plane.sessions.values():
+        known[f"session {session.id}"] = _session(session)
+    for worker in plane.workers.values():
+        known[f"worker {worker.id}"] = _worker(worker)
+    return known
+
+
+def _job(job: Job) -> tuple[Any, ...]:
+    tasks = [
+        (
+            *(task.id, task.state, task.cancel_wanted, task.attempt.id if task.attempt else None, task.attempts),
+            *(task.lost, task.reasons, task.outcome, task.ended_at, task.notes),
+        )
+        for task in job.tasks
+    ]
+    return (job.n, job.owner, job.key, job.payload_hash, job.spec, job.submitted_at, tasks)
+
+
+def _attempt(attempt: Attempt) -> tuple[Any, ...]:
+    head = (attempt.task, attempt.number, attempt.worker, attempt.session, attempt.devices)
+    times = (attempt.assigned_at, attempt.started_at, attempt.ended_at)
+    return (*head, *times, attempt.end_offset, attempt.over, attempt.released)
+
+
+def _session(session: Session) -> tuple[Any, ...]:
+    head = (session.name, session.owner, session.worker, session.devices, session.opened_at, session.idle_timeout_s)
+    return (*head, session.running, session.used, session.closing, session.closed, session.reason)
+
+
+def _worker(worker: Worker) -> tuple[Any, ...]:
+    return (worker.name, worker.slots, worker.local, worker.inventory, worker.holders)

@@ -1,0 +1,115 @@
+"""What must hold at the end, when all is quiet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpulayer.protocol.records import BoundaryScanner, Kind, Splitter, decode_json
+from gpulayer.protocol.types import JobView, State
+from gpulayer_server.core.state import Job
+from gpulayer_server.core.views import stored_view
+from tests.simulation.simulator import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def unfinished(world: World) -> str:
+    """The first thing that is not over; '' when all is."""
+    plane = world.control_plane.plane
+    dead = {f"id-{machine.name}" for machine in world.machines if machine.dead}
+    for client in world.clients:
+        for wanted in client.wanted.values():
+            if wanted.job is None:
+                return f"{wanted.key} of {client.owner} was never answered"
+    for job in plane.jobs.values():
+        task = job.tasks[0]
+        session = plane.session_of.get(job.session_key) if job.session_key else None
+        stuck_in_session = session is not None and session.worker in dead and task.state is State.QUEUED
+        on_dead = task.attempt is not None and task.attempt.worker in dead
+        if not (stuck_in_session or (on_dead and (task.terminal or job.spec.retries == 0))):
+            return f"job {job.id} is {task.state.value}, attempt {task.attempt}"
+    for attempt in plane.attempts.values():
+        if attempt.worker not in dead:
+            return f"{attempt} is not released"
+    for session in plane.sessions.values():
+        if session.worker not in dead:
+            return f"{session} is open"
+    for agent in world.agents:
+        link = agent.link
+        if not agent.machine.dead and (link.held or link.sessions or agent.machine.kernels):
+            return f"{agent.name} holds {list(link.held)}, {link.sessions}, {len(agent.machine.kernels)} kernels"
+    return ""
+
+
+def check_end(world: World) -> None:
+    """Everything that was promised was kept. Raises `Violation`."""
+    store = world.control_plane.store
+    truth = world.truth
+    for name in truth.job_of_key.values():
+        job = store.job(name)
+        if job is None:
+            raise Violation(f"job {name} was answered, and is not in the store")
+        _check_job(world, job, stored_view(job, {}))
+    _check_sessions(world)
+
+
+def _check_job(world: World, job: Job, view: JobView) -> None:
+    told = world.truth.views.get(job.id)
+    if told is not None and told.terminal and (told.state is not view.state or told.outcome != view.outcome):
+        raise Violation(f"the last that was told of {job.id} is {told}, the store says {view}")
+    for program in world.truth.of_job.get(job.id, []):
+        is_last = program.attempt == view.attempt
+        if program.live and not program.kernel.machine.dead:
+            raise Violation(f"{program.attempt} runs on; its job is {view.state.value}")
+        if is_last and view.end_offset is not None:
+            _check_whole(world, program.attempt, view.end_offset)
+        elif not is_last or view.terminal:
+            _check_cut(world, program.attempt)
+    if view.state is State.SUCCEEDED and view.attempt not in world.truth.programs:
+        raise Violation(f"{job.id} succeeded, but {view.attempt} never ran")
+
+
+def _check_whole(world: World, attempt: str, end_offset: int) -> None:
+    """The stream is what the program wrote, byte by byte."""
+    wrote = bytes(world.truth.spools[attempt].data)
+    stream = _stream(world, attempt)
+    if stream != wrote or end_offset != len(wrote):
+        raise Violation(f"{attempt} wrote {len(wrote)} bytes, the stream has {len(stream)}, its end is {end_offset}")
+
+
+def _check_cut(world: World, attempt: str) -> None:
+    """A lost attempt's stream is some of its records, whole, and the mark that it is cut short."""
+    stream = _stream(world, attempt)
+    splitter = Splitter()
+    records = splitter.feed(stream)
+    if not records or records[-1][1] != Kind.MARK or decode_json(records[-1][2])["mark"] != "truncated":
+        raise Violation(f"{attempt} is lost, and its stream of {len(stream)} bytes does not end with the mark")
+    scanner = BoundaryScanner()
+    scanner.feed(stream)
+    body = records[-1][2]
+    kept = len(stream) - len(body) - 9
+    if scanner.boundary != len(stream) or stream[:kept] != world.truth.spools[attempt].data[:kept]:
+        raise Violation(f"{attempt} is lost, and its stream is not the beginning of what it wrote")
+
+
+def _stream(world: World, attempt: str) -> bytes:
+    streams = world.control_plane.streams
+    return streams.read(attempt, 0, streams.length(attempt)) if streams.length(attempt) else b""
+
+
+def _check_sessions(world: World) -> None:
+    """A cell that found its session's state gone was told so."""
+    last: dict[tuple[str, str], tuple[int, str]] = {}
+    store = world.control_plane.store
+    for attempt, program in world.truth.programs.items():
+        job = store.job(attempt.split("-")[0])
+        if job is None or job.session_key is None or job.session_key in world.truth.released:
+            continue
+        before = last.get(job.session_key)
+        kernel = id(program.kernel)
+        task = job.tasks[0]
+        if before is not None and before[0] != kernel and not task.notes:
+            raise Violation(f"{attempt}: its session's state is fresh since {before[1]}, and nobody said so")
+        if task.state is State.SUCCEEDED and task.attempt is not None and task.attempt.id == attempt:
+            last[job.session_key] = (kernel, attempt)

@@ -1,0 +1,149 @@
+"""What really happened, as nobody inside can know it; and what must hold at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from gpulayer.protocol.types import JobView, State
+from gpulayer_server.core.plane import Plane
+from gpulayer_server.core.views import stored_view
+from gpulayer_server.store.database import Store
+from tests.simulation.comparing import differences, unfounded
+from tests.simulation.machine import Machine, Program
+from tests.simulation.simulator import Simulator, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.machine import Spool
+
+_STEADY_AGENT_S = 8.0  # an agent that began so long ago has ended whatever its lease no longer covers
+_STEADY_MACHINE_S = 3.0  # the same for a machine that slept
+
+
+class Truth:
+    """Every program that ever ran, everything that a client was ever told. Raises `Violation`."""
+
+    def __init__(self, sim: Simulator):
+        self.sim = sim
+        self.programs: dict[str, Program] = {}  # by attempt: each runs at most once
+        self.of_job: dict[str, list[Program]] = {}
+        self.doubled: list[str] = []  # jobs of which two programs were live when the second began
+        self.spools: dict[str, Spool] = {}
+        self.views: dict[str, JobView] = {}  # the last that was told of each job
+        self.job_of_key: dict[tuple[str, str], str] = {}
+        self.released: set[tuple[str, str]] = set()  # sessions that a client let go of
+        self._told_since: dict[str, JobView] = {}  # since the last look into the store
+
+    # ---------------------------------------------------------------- programs
+
+    def began(self, machine: Machine, program: Program) -> None:
+        """A program starts to run."""
+        attempt, spec = program.attempt, program.spec
+        job = attempt.split("-")[0]
+        self.sim.log(machine.name, f"program of {attempt} runs")
+        if attempt in self.programs:
+            raise Violation(f"the program of {attempt} starts a second time")
+        others = self.of_job.setdefault(job, [])
+        if len(others) > spec.retries:
+            raise Violation(f"job {job}, retries={spec.retries}, runs for the {len(others) + 1}th time: {attempt}")
+        told = self.views.get(job)
+        if told is not None and told.state in (State.CANCELLED, State.REJECTED, State.SUCCEEDED):
+            raise Violation(f"the program of {attempt} starts after its job was told to be {told.state.value}")
+        self.programs[attempt] = program
+        self.spools[attempt] = program.spool
+        others.append(program)
+        if any(other.live for other in others[:-1]):
+            self.doubled.append(job)
+            self._check_doubled(job)
+
+    def _check_doubled(self, job: str) -> None:
+        """Two live programs of one job: only where the older one's agent could not end it in time."""
+        for older in self.of_job[job][:-1]:
+            machine = older.kernel.machine
+            steady = self.sim.now - machine.agent_up_since > _STEADY_AGENT_S
+            awake = self.sim.now - machine.awake_since > _STEADY_MACHINE_S
+            if older.live and steady and awake:
+                raise Violation(f"{older.attempt} and {self.of_job[job][-1].attempt} run at the same time")
+
+    def sweep(self) -> None:
+        """What takes time to show."""
+        for job in self.doubled:
+            self._check_doubled(job)
+
+    def check_room(self, machine: Machine) -> None:
+        """Slots and devices are given to one kernel at a time."""
+        if len(machine.kernels) > machine.slots:
+            owners = [kernel.owner for kernel in machine.kernels]
+            raise Violation(f"{machine.name} has {machine.slots} slots and {len(owners)} kernels: {owners}")
+        uuids = [device.uuid for kernel in machine.kernels for device in kernel.devices]
+        if len(set(uuids)) < len(uuids):
+            raise Violation(f"{machine.name}: a device is held twice: {uuids}")
+
+    def check_trim(self, attempt: str, offset: int, length: int) -> None:
+        """A worker lets go only of what the control plane holds."""
+        if offset > length:
+            raise Violation(f"{attempt}: {offset} bytes are let go of, the control plane holds {length}")
+
+    # ---------------------------------------------------------------- what clients are told
+
+    def told(self, view: JobView) -> None:
+        """Somebody was told how a job stands."""
+        before = self.views.get(view.id)
+        if before is not None and before.terminal and _lasting(before) != _lasting(view):
+            raise Violation(f"job {view.id} was told to be {before}, and now {view}")
+        if before is not None and before.attempts > view.attempts:
+            raise Violation(f"job {view.id} had {before.attempts} attempts, and now {view.attempts}")
+        self.sim.log("cp", f"tells: {view.id} {view.state.value} {view.attempt or ''}")
+        self.views[view.id] = self._told_since[view.id] = view
+
+    def answered(self, owner: str, key: str, view: JobView) -> None:
+        """A submission was answered."""
+        job = self.job_of_key.setdefault((owner, key), view.id)
+        if job != view.id:
+            raise Violation(f"key {key} made job {job}, and then {view.id}")
+
+    def compare_with_store(self, views: Iterable[JobView], store: Store) -> None:
+        """Everything decided is committed: the store has what was told just now."""
+        for view in views:
+            job = store.job(view.id)
+            if job is None:
+                raise Violation(f"job {view.id} was told of, and is not in the store")
+            stored = stored_view(job, {})
+            if _lasting(stored) != _lasting(view):
+                raise Violation(f"told: {view}, stored: {stored}")
+
+    def rebuilt(self, plane: Plane, store: Store) -> None:
+        """A plane was made from the store: what was told before still holds."""
+        for view in self._told_since.values():
+            job = store.job(view.id)
+            if job is None:
+                raise Violation(f"job {view.id} was told of, and the store has lost it")
+            stored = stored_view(job, {})
+            if view.terminal and _lasting(stored) != _lasting(view):
+                raise Violation(f"told: {view}, stored: {stored}")
+            if stored.attempts < view.attempts or (view.cancelling and not job.tasks[0].cancel_wanted):
+                raise Violation(f"told: {view}, stored: {stored}")
+        self._told_since.clear()
+        self.check_plane(plane)
+
+    # ---------------------------------------------------------------- the plane itself
+
+    def check_plane(self, plane: Plane) -> None:
+        """What must hold inside a plane."""
+        problem = unfounded(plane)
+        if problem:
+            raise Violation(problem)
+
+    def check_store(self, plane: Plane, store: Store) -> None:
+        """A plane made from the store is the plane that lives; everything must be committed."""
+        again = Plane(epoch=plane.epoch, now=plane.last_tick, snapshot=store.load(), settings=plane.settings)
+        found = differences(plane, again)
+        if found:
+            raise Violation(f"the store differs from the plane: {found}")
+
+
+def _lasting(view: JobView) -> JobView:
+    """A view without what is not stored: how far a start has come, and the worker's name of today."""
+    return replace(view, progress="", worker=None)

@@ -1,0 +1,223 @@
+"""A world: one control plane, some workers, some clients, and what befalls them; all of it drawn from a seed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from gpulayer.protocol.types import Device
+from gpulayer_server.core.state import Settings
+from tests.simulation.agent import Agent
+from tests.simulation.clients import Client
+from tests.simulation.controlplane import ControlPlane
+from tests.simulation.ending import check_end, unfinished
+from tests.simulation.machine import Machine
+from tests.simulation.network import Network, Weather
+from tests.simulation.simulator import Host, Process, Simulator, Violation
+from tests.simulation.truth import Truth
+
+_UNIX_S = 1_700_000_000.0
+_MEMORY = Path("/dev/shm")  # streams are files: in memory they are fastest
+_LONGEST_END_S = 3000.0
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """How a world is made. `faults`: the mean seconds between two of a kind."""
+
+    workers: tuple[tuple[int, int], ...] = ((2, 0),)  # slots and devices of each
+    owners: int = 1
+    weather: Weather = field(default_factory=Weather)
+    chaos_s: float = 100.0
+    jobs: int = 0
+    faults: dict[str, float] = field(default_factory=dict)
+    commit_s: float = 0.01
+    failing_commits: float = 0.0
+    crashing_releases: float = 0.0
+    skewed: bool = False
+    long_sleep: bool = False
+
+
+class World:
+    """Owns everything of one run. Close it, also after a failure."""
+
+    def __init__(self, seed: int, plan: Plan, trace: Callable[[str], None] | None = None):
+        logging.getLogger("gpulayer.server").setLevel(logging.CRITICAL)
+        self.plan = plan
+        self.sim = Simulator(seed, trace)
+        self.random = self.sim.random
+        self.truth = Truth(self.sim)
+        self.network = Network(self.sim, plan.weather)
+        self._folder = tempfile.mkdtemp(prefix="gl-sim-", dir=_MEMORY if _MEMORY.is_dir() else None)
+        home = Host(self.sim, "cp", clock_s=_UNIX_S, rate=self._rate())
+        self.control_plane = ControlPlane(
+            home, self.network, self.truth, Path(self._folder) / "streams", settings=Settings()
+        )
+        self.control_plane.commit_s = plan.commit_s
+        self.control_plane.failing_commits = plan.failing_commits
+        self.control_plane.crashing_releases = plan.crashing_releases
+        self.machines = [self._machine(f"w{n}", *shape) for n, shape in enumerate(plan.workers)]
+        self.agents = [Agent(machine, self.network, self.control_plane) for machine in self.machines]
+        outside = Host(self.sim, "outside", clock_s=0.0, rate=1.0)
+        self.clients = [Client(outside, self.control_plane, self.truth, f"owner{n}") for n in range(plan.owners)]
+        self.outside = Process(outside)
+
+    def _rate(self) -> float:
+        return self.random.uniform(1 - 1e-3, 1 + 1e-3) if self.plan.skewed else 1.0
+
+    def _machine(self, name: str, slots: int, devices: int) -> Machine:
+        return Machine(
+            self.sim,
+            name,
+            truth=self.truth,
+            slots=slots,
+            devices=tuple(Device(uuid=f"{name}-gpu{n}", kind="cuda", index=n) for n in range(devices)),
+            clock_s=self.random.uniform(100, 1e6),
+            rate=self._rate(),
+        )
+
+    # ---------------------------------------------------------------- running
+
+    def start(self) -> None:
+        """Everything is switched on."""
+        self.control_plane.start()
+        for agent in self.agents:
+            agent.start()
+        self.outside.after(2.0, self._look_around)
+
+    def _look_around(self) -> None:
+        """Invariants that would cost too much after every event."""
+        self.outside.after(2.0, self._look_around)
+        self.truth.sweep()
+        plane = self.control_plane
+        if not plane.up:
+            return
+        self.truth.check_plane(plane.plane)
+        if not plane.outbox and not plane.failing:
+            self.truth.check_store(plane.plane, plane.store)
+
+    def run(self, seconds: float) -> None:
+        """Let so much true time pass."""
+        self.sim.run(seconds)
+
+    # ---------------------------------------------------------------- trouble of one kind
+
+    def crash_control_plane(self, down_s: float, *, silent: bool = False) -> None:
+        """It dies, and starts again after a while."""
+        self.control_plane.crash(silent=silent)
+        self.outside.after(down_s, self.start_control_plane)
+
+    def start_control_plane(self) -> None:
+        """Start it, unless it is up."""
+        if not self.control_plane.up:
+            self.control_plane.start()
+
+    def crash_agent(self, agent: Agent, down_s: float) -> None:
+        """It dies, and its keeper starts another."""
+        if agent.up and not agent.machine.asleep:
+            agent.crash()
+            self.outside.after(down_s, self.start_agent, agent)
+
+    def start_agent(self, agent: Agent) -> None:
+        """Start an agent, unless it is up or its machine can't."""
+        machine = agent.machine
+        if machine.dead or agent.up:
+            return
+        if machine.asleep:
+            self.outside.after(1.0, self.start_agent, agent)
+            return
+        agent.start()
+
+    def kill_machine(self, agent: Agent) -> None:
+        """It dies for good; nobody is told."""
+        if agent.end is not None:
+            self.network.break_off(agent.end, silent=True)
+        agent.up = False
+        agent.end_life()
+        agent.machine.die()
+
+    # ---------------------------------------------------------------- the end
+
+    def settle(self) -> None:
+        """All trouble ends; then everything has to come to its end too, and to be right."""
+        plane = self.control_plane
+        self.network.heal()
+        plane.failing_commits = plane.crashing_releases = 0.0
+        for host in (plane.host, *self.machines):
+            host.wake()
+        self.sim.log("world", "settles")
+        self.run(3.0)
+        self.start_control_plane()
+        for agent in self.agents:
+            self.start_agent(agent)
+        waited_s = 0.0
+        while waited_s < _LONGEST_END_S:
+            self._urge(first=waited_s == 0.0)
+            self.run(20.0)
+            waited_s += 20.0
+            if waited_s > 100.0 and not unfinished(self):
+                break
+        else:
+            raise Violation(f"after {_LONGEST_END_S:.0f} quiet seconds: {unfinished(self)}")
+        self.run(5.0)
+        self._look_around()
+        check_end(self)
+
+    def _urge(self, *, first: bool) -> None:
+        """Clients let their sessions go, and give some of the jobs up whose machine is dead."""
+        for client in self.clients:
+            for session in sorted({each.spec.cell.session or "" for each in client.wanted.values()} - {""}):
+                client.release(session)
+            for key in client.unreachable():
+                if not first and self.random.random() < 0.1:
+                    client.cancel(key, give_up=True)
+
+    def close(self) -> None:
+        """Remove the files."""
+        self.control_plane.crash()
+        self.control_plane.store.close()
+        shutil.rmtree(self._folder)
+
+
+def draw_plan(rng: Random) -> Plan:
+    """A plan, drawn: some kinds of trouble are left out, the others come seldom or often."""
+    kinds = {
+        "cp_crash": 25.0,
+        "cp_sleep": 60.0,
+        "agent_crash": 20.0,
+        "machine_sleep": 60.0,
+        "machine_death": 150.0,
+        "kernel_death": 25.0,
+        "break": 15.0,
+        "dark": 25.0,
+        "part": 30.0,
+        "cancel": 10.0,
+        "again": 10.0,
+        "release": 20.0,
+        "give_up": 15.0,
+    }
+    faults = {kind: mean * rng.choice((0.4, 1.0, 2.5)) for kind, mean in kinds.items() if rng.random() < 0.55}
+    weather = Weather(
+        delay_s=rng.choice((0.002, 0.02, 0.3)),
+        lost=rng.choice((0.0, 0.0, 0.003)),
+        doubled=rng.choice((0.0, 0.01, 0.1)),
+        overtaken=rng.choice((0.0, 0.0, 0.01)),
+    )
+    return Plan(
+        workers=tuple((rng.randint(1, 4), rng.choice((0, 0, 1, 2))) for _ in range(rng.randint(1, 4))),
+        owners=rng.randint(1, 2),
+        weather=weather,
+        chaos_s=rng.uniform(40, 160),
+        jobs=rng.randint(4, 30),
+        faults=faults,
+        commit_s=rng.choice((0.002, 0.02, 0.5)),
+        failing_commits=rng.choice((0.0, 0.0, 0.03)),
+        crashing_releases=rng.choice((0.0, 0.0, 0.02)),
+        skewed=rng.random() < 0.5,
+        long_sleep=rng.random() < 0.03,
+    )

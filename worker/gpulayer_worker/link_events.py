@@ -1,0 +1,209 @@
+"""What goes into the worker's link, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpulayer.protocol.messages import Assign, HeldAttempt, HeldSession, ServerMessage, WorkerMessage
+from gpulayer.protocol.types import Outcome
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connected:
+    """The socket is open; nothing was said yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disconnected:
+    """The socket is closed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    """A message of the control plane."""
+
+    message: ServerMessage
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoolGrew:
+    """Whole records of an attempt's spool reach to `end`."""
+
+    attempt: str
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Began:
+    """The program's first record is in the spool."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The program ended; its spool is `end` bytes long and will not grow."""
+
+    attempt: str
+    end: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaveBack:
+    """The attempt could not be started here, and nothing of it ran."""
+
+    attempt: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gone:
+    """No process of the attempt is left."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOpened:
+    """A session's kernel is being started here."""
+
+    session: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionGone:
+    """No process of the session is left."""
+
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doing:
+    """What an attempt that has not begun is doing."""
+
+    attempt: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """Time passes: once a second. While the link is welcomed, a heartbeat is sent right after each."""
+
+
+Event: TypeAlias = (
+    Connected
+    | Disconnected
+    | Received
+    | SpoolGrew
+    | Began
+    | Ended
+    | GaveBack
+    | Gone
+    | SessionOpened
+    | SessionGone
+    | Doing
+    | Tick
+)
+
+# ---------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, kw_only=True)
+class SayHello:
+    """Send the hello with these declarations."""
+
+    attempts: tuple[HeldAttempt, ...]
+    sessions: tuple[HeldSession, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Send:
+    """Send a message."""
+
+    message: WorkerMessage
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendOutput:
+    """Send `size` bytes of an attempt's spool from `offset` on."""
+
+    attempt: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Persist:
+    """Write the record of an attempt: what a new agent will find."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Start an attempt."""
+
+    assign: Assign
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupt:
+    """Ask an attempt to end; by force after `grace_s`."""
+
+    attempt: str
+    grace_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """End an attempt's processes at once: its results are not wanted, `why` says why."""
+
+    attempt: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloseSession:
+    """End a session's processes."""
+
+    session: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trim:
+    """The spool's bytes before `offset` may go."""
+
+    attempt: str
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """Everything of the attempt may go from the disk."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconnect:
+    """Close the socket and come back with a new hello, after a while."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """The agent is to end for good. `refused`: the control plane will not have it."""
+
+    reason: str
+    refused: bool
+
+
+Effect: TypeAlias = (
+    SayHello | Send | SendOutput | Persist | Start | Interrupt | Kill | CloseSession | Trim | Drop | Reconnect | Stop
+)
