@@ -15,7 +15,11 @@ def names(folder: Path | None = None) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in sorted((folder or Path(__file__).parent).glob("[!_]*.py")):
-        module = ast.parse(path.read_bytes())
+        try:
+            module = ast.parse(path.read_bytes())
+        except SyntaxError as error:
+            found[path.stem] = f"can't be read: {error}"
+            continue
         if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in module.body):
             found[path.stem] = (ast.get_docstring(module) or "").partition("\n")[0]
     return found

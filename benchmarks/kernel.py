@@ -64,7 +64,7 @@ class LocalKernel:
         failure = ""
         while True:
             left_s = start + timeout_s - time.perf_counter()
-            if left_s <= 0 or not self._poller.poll(left_s * 1000):
+            if left_s <= 0 or not self._poller.poll(int(left_s * 1000)):
                 raise CellFailed(f"no end of the cell after {timeout_s:g} s: {code[:80]!r}")
             kind, content = self._receive(wanted)
             now = time.perf_counter() - start

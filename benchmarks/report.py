@@ -86,9 +86,9 @@ class Report:
             "machine": machine(),
         }
 
-    def finish(self, out: TextIO | None = None) -> int:
+    def finish(self, to: TextIO | None = None) -> int:
         """Print the table, which goals were missed, and the JSON object; the exit code: 1 when one was missed."""
-        out = out or sys.stdout
+        out: TextIO = to or sys.stdout
         out.write(table(self.rows) + "\n")
         missed = [row for row in self.rows if row.missed]
         for row in missed:

@@ -50,8 +50,11 @@ class Api:
 
         headers = {"Authorization": f"Bearer {self._endpoint.token}"}
         content = msgspec.json.encode(body) if body is not None else None
+        url = self._endpoint.url
+        # without TLS there are no certificates to load, which takes longer than the request
+        options = {"base_url": url, "verify": url.startswith("https"), "trust_env": False}
         try:
-            with httpx.Client(base_url=self._endpoint.url, headers=headers, timeout=30.0, trust_env=False) as client:
+            with httpx.Client(headers=headers, timeout=30.0, **options) as client:
                 answer = client.request(method, path, content=content)
         except httpx.HTTPError as error:
             raise ControlPlaneError(f"{self._endpoint.url} does not answer: {error}") from error

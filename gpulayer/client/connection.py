@@ -6,6 +6,7 @@ import itertools
 import queue
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from gpulayer._version import __version__
@@ -44,12 +45,15 @@ class Subscription:
         self.offset = 0
         self.over = False  # the job's last state came: nothing follows
         self._messages: queue.SimpleQueue[ServerToClient | Exception | None] = queue.SimpleQueue()
+        self._again: deque[ServerToClient] = deque()
         self._room = threading.Condition()
         self._queued = 0
         self._closed = False
 
     def get(self, timeout_s: float) -> ServerToClient | None:
         """The next message; None after `timeout_s` or a `wake`. Raises what ended the connection for good."""
+        if self._again:
+            return self._again.popleft()
         try:
             message = self._messages.get(timeout=timeout_s)
         except queue.Empty:
@@ -62,13 +66,17 @@ class Subscription:
                 self._room.notify()
         return message
 
+    def give_back(self, messages: list[ServerToClient]) -> None:
+        """Let `get` return these again, before anything else: whoever took them only wanted to look."""
+        self._again.extend(messages)
+
     def wake(self) -> None:
         """Let `get` return. A signal handler may call this."""
         self._messages.put(None)
 
     def empty(self) -> bool:
         """Whether nothing waits to be taken."""
-        return self._messages.empty()
+        return not self._again and self._messages.empty()
 
     def put(self, message: ServerToClient | Exception) -> None:
         """From the reading thread: take it, once there is room."""

@@ -20,7 +20,7 @@ from gpulayer.notebook.replay import Replay, cell_number
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
 from gpulayer.protocol.failpoints import reach
-from gpulayer.protocol.messages import Chunk, Refused, Update
+from gpulayer.protocol.messages import Chunk, Refused, ServerToClient, Update
 from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Problem, State
 from gpulayer.source import Bundle
 
@@ -89,16 +89,19 @@ class CellRunner:
         return subscription, problem
 
     def _first_answer(self, subscription: Subscription, status: StatusLine, stop: Stop) -> Problem | None:
-        """None once the job is taken, else the problem."""
+        """None once the job is taken, else the problem. What came of the job is left to be taken again."""
         waited = 0.0
+        came: list[ServerToClient] = []
         while True:
             if stop.wanted and not self.connection.wait_ready(0):
                 raise KeyboardInterrupt  # nobody is there to be told
             message = subscription.get(_LOOK_S)
             if isinstance(message, Refused):
                 return message.problem
+            came += [message] if message is not None else []
             if isinstance(message, Update):
                 status.show(message.job)
+                subscription.give_back(came)
                 return None
             waited += _LOOK_S
             if message is None and waited >= 1.0 and not self.connection.wait_ready(0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 from collections.abc import Iterator
@@ -20,20 +21,44 @@ from tests.support.notebook import Cell, Notebook
 from tests.support.processes import end, until
 
 LINES = 12
-CASES = [(victim, step) for victim, steps in MATRIX.items() for step in steps]
-IDS = [
-    f"{victim.replace(', ', '+').replace(' ', '-')}-{step}-{STEPS[step][0].replace(' ', '-')}" for victim, step in CASES
-]
+PAIRS = [(victim, step) for victim, steps in MATRIX.items() for step in steps]
+OLD_KERNEL = os.environ.get("GPULAYER_TEST_IPYKERNEL6", "")
+COMBINATIONS: dict[str, list[str]] = {
+    "default": [],  # ipykernel 7, cgroups where they can be had
+    "ipykernel6": ["--python", OLD_KERNEL],
+    "portable": ["--portable"],
+}
+SAMPLE = 3  # cases of each further combination in `make test`; `make test-all` runs every one
+
+
+def cases() -> list[tuple[str, str, int]]:
+    """All pairs in the first combination; of the others all, or a sample that is the same every time."""
+    chosen: list[tuple[str, str, int]] = []
+    everything = os.environ.get("GPULAYER_TEST_ALL") == "1"
+    for number, name in enumerate(COMBINATIONS):
+        whole = number == 0 or everything
+        pairs = PAIRS if whole else sorted(random.Random(name).sample(PAIRS, SAMPLE), key=PAIRS.index)
+        chosen += [(name, victim, step) for victim, step in pairs]
+    return chosen
+
+
+def case_id(case: tuple[str, str, int]) -> str:
+    combination, victim, step = case
+    return f"{combination}-{victim.replace(', ', '+').replace(' ', '-')}-{step}-{STEPS[step][0].replace(' ', '-')}"
+
+
+CASES = cases()
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 
 
 class Stage:
     """One deployment with failpoints, used by case after case; one that a failing case left odd is replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, combination: str) -> None:
+        self.combination = combination
         self.deployment = Deployment(failpoints=True, env={"GPULAYER_EMBEDDED": "0"})
         self.deployment.plane.start()
-        self.worker: Worker = self.deployment.worker("alpha", slots=2)
+        self.worker: Worker = self.deployment.worker("alpha", *COMBINATIONS[combination], slots=2)
         self.notebook: Notebook = self.deployment.notebook({"beside.py": "NAME = 'beside'\n"})
         self.runs = self.deployment.folder / "runs.log"
 
@@ -99,9 +124,13 @@ def stages() -> Iterator[list[Stage]]:
 
 
 @pytest.fixture
-def stage(stages: list[Stage], request: pytest.FixtureRequest) -> Iterator[Stage]:
+def stage(stages: list[Stage], combination: str, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    if combination == "ipykernel6" and not OLD_KERNEL:
+        pytest.skip("GPULAYER_TEST_IPYKERNEL6 names no interpreter with ipykernel 6.29; `make test` makes one")
+    if stages and stages[0].combination != combination:
+        stages.pop().deployment.close()
     if not stages:
-        stages.append(Stage())
+        stages.append(Stage(combination))
     failed = request.session.testsfailed
     yield stages[0]
     if request.session.testsfailed > failed:
@@ -124,7 +153,7 @@ def spooled_text(worker: Worker) -> str:
     return text
 
 
-@pytest.mark.parametrize(("victim", "step"), CASES, ids=IDS)
+@pytest.mark.parametrize(("combination", "victim", "step"), CASES, ids=[case_id(case) for case in CASES])
 def test_a_kill_loses_nothing(stage: Stage, victim: str, step: int) -> None:
     expect = MATRIX[victim][step]
     stage.runs.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ It may die at any moment; the next one takes up what the disk and the kernels te
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +37,7 @@ class Agent(Process):
         self.up = False
         self.name = machine.name
         self.stopped = ""
+        self.damaged = 0.0  # probability that a new agent can't read the record of an attempt
 
     # ---------------------------------------------------------------- life and death
 
@@ -52,6 +54,7 @@ class Agent(Process):
         self._backoff_s = _FIRST_BACKOFF_S
         self._nonce = f"{self.sim.random.getrandbits(64):x}"
         self.sim.log(self.name, "agent starts")
+        self._damage()
         held = [_held(record) for record in machine.records.values()]
         found = {name: kernel for name, kernel in machine.noted_sessions.items() if kernel.alive}
         machine.noted_sessions = dict(found)
@@ -67,6 +70,14 @@ class Agent(Process):
                 self._take_up(each)
         self._connect()
         self.after(_TICK_S, self._tick)
+
+    def _damage(self) -> None:
+        """Seldom a record can't be read: its attempt is given up, though it had begun."""
+        machine = self.machine
+        for name in [name for name, record in machine.records.items() if _held(record).began]:
+            if self.sim.random.random() < self.damaged and machine.truth.known_to_run(name):
+                self.sim.log(self.name, f"the record of {name} is damaged")
+                self._drop(name)
 
     def _take_up(self, held: link.Held) -> None:
         assign = held.assign
@@ -153,6 +164,8 @@ class Agent(Process):
                 self.sim.log(self.name, event)
             for effect in self.link.handle(event, now):
                 self._carry_out(effect)
+        if self.link.welcomed != (self.machine.welcomed_since < inf):
+            self.machine.welcomed_since = self.sim.now if self.link.welcomed else inf
         if self.outgoing:
             outgoing, self.outgoing = self.outgoing, []
             self._send(outgoing)

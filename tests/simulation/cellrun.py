@@ -70,6 +70,9 @@ class CellRun:
         """The kernel that this attempt has already, its session's, or a fresh one."""
         agent, machine, session = self.agent, self.agent.machine, self.assign.session
         kernel = machine.noted.get(self.name)
+        if kernel is None and self.agent.sim.random.random() < 0.02:
+            agent.emit(link.GaveBack(attempt=self.name, reason="it can't be started here"))
+            return
         if kernel is None and session is None:
             kernel = machine.start_kernel(self.name, None, self.assign.devices)
         elif kernel is None and session is not None:

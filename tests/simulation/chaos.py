@@ -80,7 +80,7 @@ class Chaos:
         return self.random.choice((5.0, 15.0, 60.0, 90.0)) * self.random.uniform(0.5, 2)
 
     def _agent_crash(self) -> None:
-        self.world.crash_agent(self._agent(), 3.0 * self.random.random())
+        self.world.crash_agent(self._agent(), 3.0 * self.random.random(), silent=self.random.random() < 0.3)
 
     def _machine_sleep(self) -> None:
         machine = self._agent().machine
@@ -133,7 +133,7 @@ class Chaos:
         self._client().submit(
             f"key{n}",
             spec(
-                rng.choice((0.1, 1.0, 5.0, 20.0)),
+                rng.choice((0.1, 1.0, 5.0, 20.0, 60.0)),
                 dies=rng.random() < 0.08,
                 session=session,
                 retries=rng.choice((0, 0, 1, 2)),

@@ -56,9 +56,10 @@ class Client(Process):
     def _request(self, call: Callable[..., None], *args: object) -> None:
         """Something arrives at the control plane, if there is one."""
         delay_s = 0.02 * self.sim.random.random()
-        self.control_plane.after(delay_s, self._arrives, call, args)
+        self.control_plane.after(delay_s, self.arrive, call, args)
 
-    def _arrives(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
+    def arrive(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
+        """A request is at the control plane."""
         if self.control_plane.up:
             call(*args)
 

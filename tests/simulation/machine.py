@@ -80,6 +80,7 @@ class Program(Process):
         self.spec = spec
         self.spool = spool
         self.live = True
+        self.began_at = self.sim.now
         self._grew = grew
         self._plot = plot(self.sim.random, attempt, spec)
         self._next = 0
@@ -182,6 +183,7 @@ class Machine(Host):
         self.noted_sessions: dict[str, Kernel] = {}
         self.kernels: list[Kernel] = []
         self.agent_up_since = inf
+        self.welcomed_since = inf
         self.watches: dict[str, Told] = {}  # the agent's: who looks at a spool when it grows
         self._kernel_n = 0
 
@@ -205,7 +207,7 @@ class Machine(Host):
 
     def agent_gone(self) -> None:
         """Nobody listens any more."""
-        self.agent_up_since = inf
+        self.agent_up_since = self.welcomed_since = inf
         self.watches.clear()
         for kernel in self.kernels:
             kernel.died.clear()

@@ -72,23 +72,25 @@ class Network:
             due += 3 * weather.delay_s
         else:
             due = end.due = max(due, end.due)
-        self.sim.push(due, end.peer.process, self._arrive, (end.peer, frame))
+        self.sim.push(due, end.peer.process, self.arrive, (end.peer, frame))
         if chance > 1.0 - weather.doubled:
-            self.sim.push(due + weather.delay_s, end.peer.process, self._arrive, (end.peer, frame))
+            self.sim.push(due + weather.delay_s, end.peer.process, self.arrive, (end.peer, frame))
 
     def close(self, end: End) -> None:
         """Close one side; the other hears of it after what was sent before, or never."""
         end.open = False
         if not end.dark:
             due = max(self.sim.now + self.weather.delay_s, end.due)
-            self.sim.push(due, end.peer.process, self._told_closed, (end.peer,))
+            self.sim.push(due, end.peer.process, self.arrive_closed, (end.peer,))
 
-    def _told_closed(self, end: End) -> None:
+    def arrive_closed(self, end: End) -> None:
+        """The other side has closed."""
         if end.open:
             end.open = False
             end.closed()
 
-    def _arrive(self, end: End, frame: bytes) -> None:
+    def arrive(self, end: End, frame: bytes) -> None:
+        """A frame is here."""
         if not end.open:
             return
         self.sim.events += 1
@@ -110,7 +112,7 @@ class Network:
         for side in (end, end.peer):
             side.dark = True
             if not silent:
-                self.sim.push(self.sim.now + self.sim.random.random(), side.process, self._told_closed, (side,))
+                self.sim.push(self.sim.now + self.sim.random.random(), side.process, self.arrive_closed, (side,))
 
     def part(self, name: str, seconds: float) -> None:
         """Hold back everything to and from a host for a while: what is under way arrives after that."""

@@ -95,6 +95,8 @@ class Host:
             self.asleep = False
             self.awake_since = self.sim.now
             missed, self.missed = self.missed, []
+            if self.sim.random.random() < 0.5:  # what had come by the network may be looked at before the timers
+                missed.sort(key=lambda each: not each[2].__name__.startswith("arrive"))
             self.sim.push_again(missed)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _STEADY_AGENT_S = 8.0  # an agent that began so long ago has ended whatever its lease no longer covers
 _STEADY_MACHINE_S = 3.0  # the same for a machine that slept
+_CANCEL_S = 45.0  # a connection that looks open, and then the grace
 
 
 class Truth:
@@ -33,6 +34,7 @@ class Truth:
         self.spools: dict[str, Spool] = {}
         self.views: dict[str, JobView] = {}  # the last that was told of each job
         self.job_of_key: dict[tuple[str, str], str] = {}
+        self.cancelling: dict[str, float] = {}  # jobs that are told to be, since when
         self.released: set[tuple[str, str]] = set()  # sessions that a client let go of
         self._told_since: dict[str, JobView] = {}  # since the last look into the store
 
@@ -63,7 +65,7 @@ class Truth:
         for older in self.of_job[job][:-1]:
             machine = older.kernel.machine
             steady = self.sim.now - machine.agent_up_since > _STEADY_AGENT_S
-            awake = self.sim.now - machine.awake_since > _STEADY_MACHINE_S
+            awake = not machine.asleep and self.sim.now - machine.awake_since > _STEADY_MACHINE_S
             if older.live and steady and awake:
                 raise Violation(f"{older.attempt} and {self.of_job[job][-1].attempt} run at the same time")
 
@@ -71,6 +73,20 @@ class Truth:
         """What takes time to show."""
         for job in self.doubled:
             self._check_doubled(job)
+        for job, since in self.cancelling.items():
+            self._check_cancelling(job, since)
+
+    def _check_cancelling(self, job: str, since: float) -> None:
+        """A wish to cancel is carried out once the worker can be told."""
+        for program in self.of_job.get(job, []):
+            told_since = max(since, program.began_at, program.kernel.machine.welcomed_since)
+            if program.live and not program.kernel.machine.asleep and self.sim.now - told_since > _CANCEL_S:
+                raise Violation(f"{program.attempt} runs on, its job was cancelled at {since:.1f}")
+
+    def known_to_run(self, attempt: str) -> bool:
+        """Whether the control plane has heard that an attempt's program began."""
+        view = self.views.get(attempt.split("-")[0])
+        return view is not None and view.attempt == attempt and view.started_at is not None
 
     def check_room(self, machine: Machine) -> None:
         """Slots and devices are given to one kernel at a time."""
@@ -96,6 +112,10 @@ class Truth:
         if before is not None and before.attempts > view.attempts:
             raise Violation(f"job {view.id} had {before.attempts} attempts, and now {view.attempts}")
         self.sim.log("cp", f"tells: {view.id} {view.state.value} {view.attempt or ''}")
+        if view.cancelling:
+            self.cancelling.setdefault(view.id, self.sim.now)
+        else:
+            self.cancelling.pop(view.id, None)
         self.views[view.id] = self._told_since[view.id] = view
 
     def answered(self, owner: str, key: str, view: JobView) -> None:

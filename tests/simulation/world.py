@@ -39,6 +39,7 @@ class Plan:
     commit_s: float = 0.01
     failing_commits: float = 0.0
     crashing_releases: float = 0.0
+    damaged_records: float = 0.0
     skewed: bool = False
     long_sleep: bool = False
 
@@ -63,6 +64,8 @@ class World:
         self.control_plane.crashing_releases = plan.crashing_releases
         self.machines = [self._machine(f"w{n}", *shape) for n, shape in enumerate(plan.workers)]
         self.agents = [Agent(machine, self.network, self.control_plane) for machine in self.machines]
+        for agent in self.agents:
+            agent.damaged = plan.damaged_records
         outside = Host(self.sim, "outside", clock_s=0.0, rate=1.0)
         self.clients = [Client(outside, self.control_plane, self.truth, f"owner{n}") for n in range(plan.owners)]
         self.outside = Process(outside)
@@ -117,9 +120,11 @@ class World:
         if not self.control_plane.up:
             self.control_plane.start()
 
-    def crash_agent(self, agent: Agent, down_s: float) -> None:
-        """It dies, and its keeper starts another."""
+    def crash_agent(self, agent: Agent, down_s: float, *, silent: bool = False) -> None:
+        """It dies, and its keeper starts another. `silent`: the control plane is not told."""
         if agent.up and not agent.machine.asleep:
+            if silent and agent.end is not None:
+                self.network.break_off(agent.end, silent=True)
             agent.crash()
             self.outside.after(down_s, self.start_agent, agent)
 
@@ -218,6 +223,7 @@ def draw_plan(rng: Random) -> Plan:
         commit_s=rng.choice((0.002, 0.02, 0.5)),
         failing_commits=rng.choice((0.0, 0.0, 0.03)),
         crashing_releases=rng.choice((0.0, 0.0, 0.02)),
+        damaged_records=rng.choice((0.0, 0.0, 0.1)),
         skewed=rng.random() < 0.5,
         long_sleep=rng.random() < 0.03,
     )

@@ -239,7 +239,8 @@ class Deployment:
         endpoint = self.plane.endpoint
         token = endpoint.token if token is None else token
         headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
-        return httpx.request(method, endpoint.url + path, headers=headers, trust_env=False, timeout=30, **more)
+        url = endpoint.url + path
+        return httpx.request(method, url, headers=headers, trust_env=False, verify=False, timeout=30, **more)
 
     def slots_free(self, name: str) -> int:
         """The free slots of a worker."""
@@ -272,7 +273,6 @@ class Deployment:
     def _stop_plane(self) -> None:
         if self.plane.process is not None:
             self.plane.stop()
-            return
         endpoint = read_endpoint(self.data)
         if endpoint is not None and endpoint.pid in self.processes():  # an embedded one
             end(endpoint.pid)

@@ -61,6 +61,7 @@ class Agent:
         self.options = options
         self.layout = Layout(options.data)
         self.sessions: dict[str, Kernel] = {}
+        self.ended_sessions: dict[str, asyncio.Event] = {}  # set once the control plane was told, or will be by a hello
         self.reserve_bytes = options.reserve_bytes
         self._find_endpoint = endpoint
         self._nonce = secrets.token_hex(8)
@@ -215,7 +216,7 @@ class Agent:
         match effect:
             case link.Start(assign=assign):
                 reach("agent.assigned")
-                if assign.session is not None:
+                if assign.session is not None and assign.session not in self.ended_sessions:
                     self.emit(link.SessionOpened(session=assign.session))
                 self._start(assign)
             case link.Interrupt(attempt=name, grace_s=grace_s):
@@ -298,15 +299,17 @@ class Agent:
         await self._end_session(session, "released")
 
     async def _end_session(self, session: str, reason: str) -> None:
+        told = self.ended_sessions.setdefault(session, asyncio.Event())
         kernel = self.sessions.pop(session, None)
         if kernel is not None:
             await self.kernels.kill(kernel)
-            for run in [r for r in self._runs.values() if r.session == session]:
+            for run in [r for r in self._runs.values() if r.kernel is kernel]:
                 await run.ended.wait()  # its record of the end reads how the kernel died
             await self.kernels.end(kernel.name)
         self.workspaces.forget(self.layout.session(session) / "files.json")
         await asyncio.to_thread(shutil.rmtree, self.layout.session(session), True)
         self.emit(link.SessionGone(session=session, reason=reason))
+        told.set()
 
     def _spawn(self, coroutine: object) -> None:
         task = asyncio.ensure_future(coroutine)  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ def lose(plane: Plane, task: Task, problem: str, now: float, out: Effects, *, re
     attempt = task.attempt
     if attempt is None:
         raise RuntimeError(f"task {task.id} has no attempt to lose")
-    if task.state is State.RUNNING:
+    if task.state is not State.UNREACHABLE:
         task.move(State.UNREACHABLE)
     task.move(State.LOST)
     close_attempt(plane, attempt, None, now, out)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import _signal
 import signal
 import socket
 import threading
 from typing import Any
 
 # The functions below the signal module's wrappers, which look each handler up among its enumerations: 30 times as fast.
-_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
-_get_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_set_handler = _signal.signal
+_get_handler = _signal.getsignal
 _SIGNALS = range(1, 32)
 
 

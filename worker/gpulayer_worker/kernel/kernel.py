@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -80,6 +81,8 @@ class SpoolKernel(IPythonKernel):
         self._refusals: dict[str, str] = {}
         self._outcome: dict[str, Any] | None = None
         self._later = Later()
+        if hasattr(self.shell, "_tee"):  # IPython 9 keeps a copy of all that is printed for as long as it lives
+            self.shell._tee = lambda channel: contextlib.nullcontext()
         self.control_handlers["gpulayer_state_request"] = self.gpulayer_state_request
 
     def start(self) -> None:

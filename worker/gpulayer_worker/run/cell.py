@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Assign
@@ -44,6 +44,7 @@ class Services(Protocol):
     reserve_bytes: int
 
     sessions: dict[str, Kernel]
+    ended_sessions: dict[str, asyncio.Event]
 
     def emit(self, *events: link.Event) -> None: ...
 
@@ -73,7 +74,7 @@ class CellRun:
         self.ended = asyncio.Event()  # the record of its end is made
         self._folder = services.layout.attempt(assign.attempt)
         self._spool = CellSpool(services.layout.spool(assign.attempt))
-        self._kernel: Kernel | None = None
+        self.kernel: Kernel | None = None
         self._news = asyncio.Event()
         self._began = False
         self._ended = False
@@ -147,10 +148,12 @@ class CellRun:
 
     async def _prepare(self) -> None:
         """Files and a kernel, side by side; then send the cell."""
+        if self._assign.session in self._services.ended_sessions:
+            await self._give_back_after_end(self._assign.session)
         kernel_wanted = asyncio.create_task(self._find_kernel())
         try:
             workspace = await self._files()
-            self._kernel = kernel = await kernel_wanted
+            self.kernel = kernel = await kernel_wanted
         except (KernelError, KeeperError, OSError) as error:
             raise _Over(Outcome(state=State.FAILED, problem=str(error))) from error
         finally:
@@ -195,14 +198,19 @@ class CellRun:
         kernel = self._services.sessions.get(session)
         if kernel is not None and not kernel.exit.done():
             return kernel
+        if kernel is not None:
+            await self._give_back_after_end(session)
         folder = self._services.layout.session(session)
-        if kernel is not None or self._services.layout.noted(folder, "session") is not None:
-            raise _GiveBack(f"the kernel of session {session} is gone")
         self._tell("starting a kernel")
         kernel = await self._services.kernels.take(session)
         self._services.layout.note(folder, "session", {"kernel": kernel.name})
         self._services.session_ready(session, kernel)
         return kernel
+
+    async def _give_back_after_end(self, session: str) -> NoReturn:
+        """The session is ending, or has ended: its name opens a new one, once the control plane knows of the end."""
+        await self._services.ended_sessions.setdefault(session, asyncio.Event()).wait()
+        raise _GiveBack(f"session {session} had ended")
 
     async def _files(self) -> Path:
         """The workspace, made or brought up to date in a thread; asked for again while the control plane is away."""
@@ -306,7 +314,7 @@ class CellRun:
 
     async def _until_end(self) -> None:
         """Wait for the idle record, the kernel's death, or a wish and its grace."""
-        kernel = self._kernel
+        kernel = self.kernel
         if kernel is None:
             raise RuntimeError(f"attempt {self._name} runs without a kernel")
         while not self._ended:
@@ -344,8 +352,8 @@ class CellRun:
 
     async def _clean_up(self) -> None:
         """After a fresh cell nothing of it is left; a session's kernel is the session's."""
-        if self._kernel is not None and self._assign.session is None:
-            await self._services.kernels.end(self._kernel.name)
+        if self.kernel is not None and self._assign.session is None:
+            await self._services.kernels.end(self.kernel.name)
 
     # ---------------------------------------------------------------- telling
 

@@ -1,0 +1,1 @@
+"""The steps of `gpu_check`, in the environment that it prepares."""
