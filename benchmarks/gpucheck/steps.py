@@ -12,9 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from benchmarks.gpucheck.cells import LINES, PRODUCT, WITHOUT, on, wanted_lines
 from benchmarks.home import Home
@@ -37,18 +39,14 @@ def check(accelerator: str) -> dict[str, Any]:
     result: dict[str, Any] = {"accelerator": accelerator, "python": sys.version.split()[0]}
     began = time.monotonic()
     step = "start"
-    home = Home(files=20)
     try:
-        with home:
-            deployment = Deployment(home)
+        with Home(files=20) as home, Deployment(home) as deployment:
             for step, run in STEPS.items():
                 start = time.monotonic()
                 found = run(deployment, accelerator)
                 result[step] = {**found, "seconds": round(time.monotonic() - start, 2)}
                 print(f"✓ {step}: {json.dumps(result[step], ensure_ascii=False)}", flush=True)
             step = "end"
-            os.chdir("/")
-            deployment.leave()
         result["end"] = {"left": 0}
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the check found
         result["failed"] = step
@@ -66,6 +64,21 @@ class Deployment:
         self.worker = home.root / "worker"
         os.environ.update(home.env())
         os.chdir(home.notebooks)
+        self.shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shell.run_line_magic("unload_ext", "gpulayer")
+        os.chdir("/")
+        if error is not None:  # nothing else will be left of the machine
+            for path in sorted(self.home.root.glob("**/*.log")):
+                if path.parent.name != "spool":
+                    print(f"--- {path.relative_to(self.home.root)}")
+                    print("\n".join(path.read_text(errors="replace").splitlines()[-30:]), flush=True)
 
     def start(self) -> WorkerView:
         """Start both; the worker as the control plane sees it."""
@@ -73,7 +86,6 @@ class Deployment:
         until(lambda: (self.home.data / "endpoint.json").exists(), "the control plane's endpoint.json")
         self._launch("gpulayer_worker", "join", "--control-plane", str(self.home.data), "--data", str(self.worker))
         self.api = Api(self.home.endpoint)
-        self.shell = InteractiveShell.instance()
         self.shell.run_line_magic("load_ext", "gpulayer")
         return until(self._connected, "a connected worker")
 
@@ -94,10 +106,6 @@ class Deployment:
             tail = (printed.getvalue() + said.getvalue())[-2000:]
             raise Failed(f"a cell did not succeed: {done.error_in_exec or done.error_before_exec}; {tail}")
         return printed.getvalue()
-
-    def leave(self) -> None:
-        """Close the shell's connection."""
-        self.shell.run_line_magic("unload_ext", "gpulayer")
 
     def last_job(self) -> JobView:
         """The newest job."""

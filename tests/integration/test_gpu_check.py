@@ -4,13 +4,12 @@ import glob
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
-
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="it is for the machine's Python 3.12")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,9 +27,28 @@ def test_without_a_device_it_says_so_and_checks_nothing(tmp_path: Path) -> None:
     assert json.loads(last) == {"skipped": True} == json.loads((tmp_path / "out.json").read_text())
 
 
+def make_wheel(folder: Path, name: str) -> None:
+    """A wheel with one module."""
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": "VALUE = 1\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
 def test_the_same_steps_on_the_cpu(tmp_path: Path) -> None:
-    done = run("--accelerator", "cpu", "--minutes", "1.5", "--out", str(tmp_path / "out.json"))
+    pytest.importorskip("pip")
+    make_wheel(tmp_path, "gpulayer_check_dummy")
+    make_wheel(tmp_path, "psutil")  # older than what is here: not installed
+    wheels = ("--wheels", str(tmp_path))
+    done = run("--accelerator", "cpu", "--minutes", "1.5", "--out", str(tmp_path / "out.json"), *wheels)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "installed from wheels: gpulayer-check-dummy\n" in done.stdout
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == json.loads((tmp_path / "out.json").read_text())
     assert found["inventory"]["cores"] >= 1

@@ -74,7 +74,7 @@ class Agent(Process):
     def _damage(self) -> None:
         """Seldom a record can't be read: its attempt is given up, though it had begun."""
         machine = self.machine
-        for name in [name for name, record in machine.records.items() if _held(record).began]:
+        for name in [name for name, record in machine.records.items() if _alone(_held(record))]:
             if self.sim.random.random() < self.damaged and machine.truth.known_to_run(name):
                 self.sim.log(self.name, f"the record of {name} is damaged")
                 self._drop(name)
@@ -274,6 +274,11 @@ class Agent(Process):
     def _session_gone(self, session: str, reason: str) -> None:
         self.machine.noted_sessions.pop(session, None)
         self.emit(link.SessionGone(session=session, reason=reason))
+
+
+def _alone(held: link.Held) -> bool:
+    """Whether an attempt has begun, in a kernel of its own."""
+    return held.began and held.assign.session is None
 
 
 def _record(held: link.Held) -> bytes:

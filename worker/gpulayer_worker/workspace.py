@@ -99,7 +99,9 @@ class Workspaces:
         endpoint = self._endpoint()
         local = endpoint.url.startswith(("http://127.0.0.1", "http://localhost", "http://[::1]"))
         headers = {"Authorization": f"Bearer {endpoint.token}"}
-        return httpx.Client(base_url=endpoint.url, headers=headers, timeout=_TIMEOUT, trust_env=not local)
+        tls = endpoint.url.startswith("https")  # without it there are no certificates to load, which takes 60 ms
+        options = {"base_url": endpoint.url, "verify": tls, "trust_env": not local}
+        return httpx.Client(headers=headers, timeout=_TIMEOUT, **options)
 
     def _get(self, digest: str) -> None:
         try:

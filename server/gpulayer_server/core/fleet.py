@@ -154,7 +154,8 @@ def gone(plane: Plane, conn: int, now: float, out: Effects) -> None:
 def tick(plane: Plane, now: float, out: Effects) -> None:
     """Time's own events: silence, leases, idle sessions, work that no worker could take any more."""
     plane.last_tick = now
-    plane.forget_keys(now)
+    plane.ticks += 1
+    plane.forget_keys()
     for worker in plane.workers.values():
         if worker.conn is not None and now - worker.last_seen_at > plane.settings.silent_after_s:
             conn = worker.conn

@@ -42,12 +42,13 @@ class Plane:
         self.workers: dict[str, Worker] = {}
         self.by_conn: dict[int, Worker] = {}
         self.keys: dict[JobKey, str] = {}
-        self.done: dict[JobKey, tuple[float, Job]] = {}  # jobs that are over, until the store surely answers for them
+        self.done: dict[JobKey, tuple[int, Job]] = {}  # jobs that are over, until the store surely answers for them
         self.queue = Queue()
         self.last_job_n = 0
         self.names = 0  # attempts and sessions named in this epoch
         self.started_at = now
         self.last_tick = now
+        self.ticks = 0
         self.local_expected_until = 0.0
         self._marks: list[tuple[str, str]] = []  # to be made with the next event's effects
         self._restore(snapshot or Snapshot(), now)
@@ -77,7 +78,7 @@ class Plane:
             case ShutdownWanted():
                 fleet.shutdown_local(self, event.reason, out)
         out.jobs = {job: self.jobs[job] for job in sorted(out.changed)}
-        self._forget_done(now, out)
+        self._forget_done(out)
         return out
 
     def new_name(self, prefix: str) -> str:
@@ -101,15 +102,15 @@ class Plane:
         name = self.keys.get(key)
         return None if name is None else self.jobs[name] if name in self.jobs else self.done[key][1]
 
-    def forget_keys(self, now: float) -> None:
+    def forget_keys(self) -> None:
         """Leave the keys of jobs that are over to the store: by now their rows are committed."""
         while self.done:
-            key, (done_at, _) = next(iter(self.done.items()))
-            if now - done_at < self.settings.keep_keys_s:
+            key, (tick, _) = next(iter(self.done.items()))
+            if self.ticks - tick < self.settings.keep_keys_ticks:
                 return
             del self.done[key], self.keys[key]
 
-    def _forget_done(self, now: float, out: Effects) -> None:
+    def _forget_done(self, out: Effects) -> None:
         """Drop jobs that this event completed from memory: history is the store's."""
         touched: set[str] = set()
         for row in out.rows.values():
@@ -122,7 +123,7 @@ class Plane:
                 for task in job.tasks:
                     del self.tasks[task.id]
                 del self.jobs[job.id]
-                self.done[(job.owner, job.key)] = (now, job)
+                self.done[(job.owner, job.key)] = (self.ticks, job)
 
     def accepts_output(self, conn: int, attempt_id: str) -> bool:
         """Whether the stream of an attempt may grow by what this connection sends."""

@@ -171,4 +171,4 @@ class Settings:
     lost_after_s: float = 60.0
     gap_s: float = 10.0  # ticks further apart than this: the machine slept
     cancel_grace_s: float = 5.0
-    keep_keys_s: float = 5.0  # a commit takes far less: after so long the store finds a job by its key
+    keep_keys_ticks: int = 10  # a commit takes far less: after so many the store finds a job by its key
