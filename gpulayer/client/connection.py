@@ -20,6 +20,7 @@ from gpulayer.protocol.messages import (
     ClientMessage,
     ClientWelcome,
     Follow,
+    ProtocolError,
     Refused,
     ServerToClient,
     Submit,
@@ -114,7 +115,8 @@ class Connection:
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
         self._subscriptions: dict[int, Subscription] = {}
-        self._wire: Wire | None = None
+        self._wire: Wire | None = None  # on which the control plane has answered
+        self._newest: Wire | None = None
         self._ready = threading.Event()
         self._closed = threading.Event()
         self.epoch = 0
@@ -156,10 +158,10 @@ class Connection:
 
     def close(self) -> None:
         """End the thread."""
-        self._closed.set()
         with self._lock:
-            if self._wire is not None:
-                self._wire.close()
+            self._closed.set()
+            if self._newest is not None:
+                self._newest.close()
         if self._thread is not None:
             self._thread.join()
 
@@ -183,7 +185,7 @@ class Connection:
         while not self._closed.is_set():
             try:
                 self._once()
-            except (WireClosed, OSError) as error:
+            except (WireClosed, OSError, ProtocolError) as error:
                 self.away = str(error)
                 if self._ready.is_set():
                     backoff_s = 0.05
@@ -198,14 +200,18 @@ class Connection:
     def _once(self) -> None:
         endpoint = self._find()
         wire = Wire(endpoint.url + "/v1/client", endpoint.token)
+        with self._lock:
+            self._newest = wire
         try:
+            if self._closed.is_set():
+                return
             wire.send(encode([ClientHello(protocol=PROTOCOL_VERSION, version=__version__)]))
             for data in wire.messages():
                 for message in to_client(data):
                     self._take(wire, endpoint, message)
         finally:
             with self._lock:
-                self._wire = None
+                self._wire = self._newest = None
             wire.close()
 
     def _take(self, wire: Wire, endpoint: Endpoint, message: ServerToClient) -> None:

@@ -6,13 +6,17 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import urllib.parse
 from pathlib import Path
+from typing import TypeGuard
 
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
 
 _IDLE_EXIT_S = 60
+_PATIENCE_S = 20.0  # a control plane that ends may take so long
+_LOG = "control-plane.log"
 _HELD = 3  # the exit code of a control plane whose folder another one holds
 
 
@@ -24,7 +28,7 @@ def find_or_start(folder: Path | None = None) -> Endpoint:
     """
     folder = folder or data_folder()
     endpoint = read_endpoint(folder)
-    if endpoint is not None and listens(endpoint):
+    if listens(endpoint):
         return endpoint
     if endpoint is not None and os.environ.get("GPULAYER_EMBEDDED") == "0":
         raise ConnectionRefusedError(f"{endpoint.url} does not answer, and GPULAYER_EMBEDDED=0 forbids to start one")
@@ -33,8 +37,10 @@ def find_or_start(folder: Path | None = None) -> Endpoint:
     return _start(folder)
 
 
-def listens(endpoint: Endpoint) -> bool:
-    """Whether anything accepts connections there."""
+def listens(endpoint: Endpoint | None) -> TypeGuard[Endpoint]:
+    """Whether the control plane that wrote this lives and accepts connections."""
+    if endpoint is None or not _lives(endpoint.pid):
+        return False  # after a restart of the machine its port may be anybody's
     parts = urllib.parse.urlsplit(endpoint.url)
     try:
         with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=2.0):
@@ -43,15 +49,48 @@ def listens(endpoint: Endpoint) -> bool:
         return False
 
 
+def _lives(pid: int) -> bool:
+    if sys.platform == "win32":
+        return True  # there the same call would end the process
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _start(folder: Path) -> Endpoint:
+    """Start one; where somebody else was quicker, or one is about to end, take the one that there is then."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        code, endpoint = _try_to_start(folder)
+        if endpoint is not None:
+            return endpoint
+        if code != _HELD or time.monotonic() > deadline:
+            raise ControlPlaneError(f"the control plane did not start: {_last_line(folder)}")
+        for _ in range(20):
+            endpoint = read_endpoint(folder)
+            if listens(endpoint):
+                return endpoint
+            time.sleep(0.05)  # another process writes the file: there is nothing to wait for
+
+
+def _last_line(folder: Path) -> str:
+    lines = (folder / "logs" / _LOG).read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no word from it"
+
+
+def _try_to_start(folder: Path) -> tuple[int, Endpoint | None]:
+    """Its exit code, or its endpoint."""
     logs = folder / "logs"
     logs.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-m", "gpulayer_server", "--data", str(folder), "--local-worker"]
     command += ["--idle-exit", str(_IDLE_EXIT_S), "--announce"]
     if arguments := os.environ.get("GPULAYER_LOCAL_WORKER"):
         command += ["--worker-arguments", arguments]
-    log_path = logs / "control-plane.log"
-    with log_path.open("ab") as log:
+    with (logs / _LOG).open("ab") as log:
         process = subprocess.Popen(
             command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
@@ -61,8 +100,5 @@ def _start(folder: Path) -> Endpoint:
         line = announced.readline()
     endpoint = read_endpoint(folder)
     if line and endpoint is not None:
-        return endpoint
-    if process.wait() == _HELD and endpoint is not None and listens(endpoint):
-        return endpoint  # somebody else was quicker
-    lines = log_path.read_text(errors="replace").strip().splitlines()
-    raise ControlPlaneError(f"the control plane did not start: {lines[-1] if lines else 'no word from it'}")
+        return 0, endpoint
+    return process.wait(), None

@@ -69,9 +69,10 @@ class RemoteError(GpulayerError):
 
 
 def reason_lines(job: JobView) -> list[str]:
-    """One line per worker, with all of its reasons."""
+    """One line per worker, with all of its reasons; one of its own for what is nobody's in particular."""
     by_worker: dict[str, list[str]] = {}
     for reason in job.reasons:
         by_worker.setdefault(reason.worker, []).append(reason.text)
     width = max((len(name) for name in by_worker), default=0)
-    return [f"  {name:<{width}}  {'; '.join(texts)}".rstrip() for name, texts in by_worker.items()]
+    said = [(f"{name:<{width}}  " if name else "", "; ".join(texts)) for name, texts in by_worker.items()]
+    return [f"  {name}{text}" for name, text in said]

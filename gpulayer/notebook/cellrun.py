@@ -147,7 +147,8 @@ class _Following:
         message = self._subscription.get(_LOOK_S)
         if message is None:
             self._quiet()
-        elif isinstance(message, Chunk):
+            return
+        if isinstance(message, Chunk):
             if message.attempt != self._attempt and self._attempt is not None:
                 self._replay.restart()
             self._attempt = message.attempt

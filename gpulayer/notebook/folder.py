@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpulayer.client.errors import GpulayerError, RequestRefused
+from gpulayer.client.errors import ControlPlaneError, GpulayerError, RequestRefused
 from gpulayer.protocol.endpoint import Endpoint, data_folder
 from gpulayer.protocol.types import Problem
 from gpulayer.source import Bundle, DigestCache, SourceError, scan
@@ -50,8 +50,22 @@ class Source:
         return bundle
 
     def send(self, bundle: Bundle, endpoint: Endpoint, tell: Callable[[str], None]) -> None:
-        """Send the manifest and the blobs that lack. Raises `RequestRefused` or httpx's errors."""
+        """Send the manifest and the blobs that lack.
+
+        Raises `RequestRefused`, `SourceRefused` for a file that changed meanwhile, `ControlPlaneError`.
+        """
         import httpx  # not at import: most cells send nothing
+
+        try:
+            self._send(bundle, endpoint, tell)
+        except SourceError as error:
+            raise SourceRefused(str(error)) from error
+        except httpx.HTTPError as error:
+            text = f"the control plane went away while the files were sent ({error}); run the cell again"
+            raise ControlPlaneError(text) from error
+
+    def _send(self, bundle: Bundle, endpoint: Endpoint, tell: Callable[[str], None]) -> None:
+        import httpx
 
         from gpulayer.source import iter_pack
 

@@ -49,5 +49,17 @@ class StatusLine:
             return
         if first:
             self._id = f"gpulayer-status-{id(self)}-{time.time_ns()}"
-        transient = {"display_id": self._id}
-        self._shell.display_pub.publish({"text/plain": line}, {}, transient=transient, update=not first)
+        self._display({"text/plain": line}, {"display_id": self._id}, update=not first)
+
+    def _display(self, data: dict[str, str], transient: dict[str, str], *, update: bool) -> None:
+        """Show or update it. `publish` flushes both streams first and waits for that, which an update has no need of.
+
+        Where somebody has hooked into the publishing, such as an Output widget, it goes by `publish` all the same.
+        """
+        publisher = self._shell.display_pub
+        if not update or not hasattr(publisher, "pub_socket") or getattr(publisher, "_hooks", ()):
+            publisher.publish(data, {}, transient=transient, update=update)
+            return
+        content = {"data": data, "metadata": {}, "transient": transient}
+        header, topic = publisher.parent_header, publisher.topic
+        publisher.session.send(publisher.pub_socket, "update_display_data", content, parent=header, ident=topic)

@@ -100,11 +100,11 @@ class Shell:
         if ops:
             self._committing += 1
             if not self._decided:
-                self._loop.call_soon(self._commit)
+                self._loop.call_soon(self.commit)
             self._decided.append(ops)
 
-    def _commit(self) -> None:
-        """What was decided in one turn of the loop, such as by all of one frame, is one transaction."""
+    def commit(self) -> None:
+        """Let what was decided until now, such as by all of one frame, be one transaction; else the next turn does."""
         decided, self._decided = self._decided, []
         if decided:
             self._committer.put(decided)
@@ -251,7 +251,7 @@ class Shell:
         if not self._failing:
             log.error("a commit failed, the plane is rebuilt from the store: %s", error)
             self._failing = True
-            self._commit()
+            self.commit()
             problem = _full(str(error))
             while self._outbox:
                 for request, _ in self._outbox.popleft().effects.replies:
@@ -283,7 +283,7 @@ class Shell:
             self._fleet_news.cancel()
         for link in list(self.links.values()):
             link.drop("the control plane ends")
-        self._commit()
+        self.commit()
         await asyncio.to_thread(self._committer.close)
         self.streams.close()
         self.store.close()

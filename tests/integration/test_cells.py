@@ -185,8 +185,9 @@ def test_of_200_mb_head_and_tail_are_shown_and_all_is_kept(deployment: Deploymen
 
 
 def test_the_status_is_one_line_that_tells_the_whole_way(notebook: Notebook) -> None:
-    result = notebook.run("%%gpulayer\nprint('hi')")
-    assert result.status[0].startswith("◐ starting on alpha")
+    # long enough to be seen running: of states that come together only the last is shown
+    result = notebook.run("%%gpulayer\nimport time\nprint('hi', flush=True)\ntime.sleep(0.5)")
+    assert any(line.startswith("◐ starting on alpha") for line in result.status)
     assert any(line.startswith("● running on alpha") for line in result.status)
     assert result.status[-1].startswith("✓ done on alpha in ")
     assert all("\n" not in line for line in result.status)

@@ -132,7 +132,7 @@ def test_a_worker_that_nobody_knows_is_refused_at_once_with_the_nearest_name(not
     result = notebook.run("%%gpulayer --worker alhpa\n1")
     lines = result.traceback.splitlines()
     assert lines[0] == "gpulayer: no eligible worker"
-    assert lines[1].strip() == "no worker is named 'alhpa'; did you mean alpha?"
+    assert lines[1] == "  no worker is named 'alhpa'; did you mean alpha?"
     assert (result.error or {})["ename"] == "JobRejected"
     assert result.status[-1].startswith("✗ no eligible worker")
 

@@ -7,6 +7,7 @@ import multiprocessing
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.simulation.chaos import run_seed
@@ -22,12 +23,14 @@ class Tally:
     failing: tuple[int, ...] = ()
 
 
-def run_seeds(start: int, step: int, seconds: float, *, most_failures: int = 1) -> Tally:
-    """Run `start`, `start + step`, … for so long, or until so many fail."""
+def run_seeds(
+    start: int, step: int, seconds: float, *, clock: Callable[[], float] = time.monotonic, most_failures: int = 1
+) -> Tally:
+    """Run `start`, `start + step`, … for so long by a clock, or until so many fail."""
     tally = Tally()
-    ends_at = time.monotonic() + seconds
+    ends_at = clock() + seconds
     seed = start
-    while time.monotonic() < ends_at and len(tally.failing) < most_failures:
+    while clock() < ends_at and len(tally.failing) < most_failures:
         begun = time.process_time()
         try:
             tally.events += run_seed(seed)

@@ -37,7 +37,9 @@ class Agent(Process):
         self.up = False
         self.name = machine.name
         self.stopped = ""
-        self.damaged = 0.0  # probability that a new agent can't read the record of an attempt
+        self.damaged_records = self.crashing_effects = self.repeated_words = self.unlucky_kernels = 0.0
+        self.crash_and_return = self.crash  # the world's way, with a new agent after it
+        self._said: list[WorkerMessage] = []  # words that a worker may say again: a resend is harmless
 
     # ---------------------------------------------------------------- life and death
 
@@ -75,9 +77,10 @@ class Agent(Process):
         """Seldom a record can't be read: its attempt is given up, though it had begun."""
         machine = self.machine
         for name in [name for name, record in machine.records.items() if _alone(_held(record))]:
-            if self.sim.random.random() < self.damaged and machine.truth.known_to_run(name):
+            if self.sim.random.random() < self.damaged_records and machine.truth.known_to_run(name):
                 self.sim.log(self.name, f"the record of {name} is damaged")
                 self._drop(name)
+                machine.truth.damaged.add(name)
 
     def _take_up(self, held: link.Held) -> None:
         assign = held.assign
@@ -85,7 +88,11 @@ class Agent(Process):
             run = self.runs[assign.attempt] = CellRun(self, assign)
             run.clean_up_after(self.machine.noted.get(assign.attempt))
             return
-        if assign.session is not None and assign.session not in self.sessions and assign.attempt not in self.machine.noted:
+        if (
+            assign.session is not None
+            and assign.session not in self.sessions
+            and assign.attempt not in self.machine.noted
+        ):
             self.emit(link.GaveBack(attempt=assign.attempt, reason="its session's kernel is gone"))
             return
         self._start(assign)
@@ -116,6 +123,9 @@ class Agent(Process):
         self.end, theirs = self.network.connect(self, plane)
         self.end.heard, self.end.closed = self._heard, self._disconnected
         plane.accept(theirs)
+        if self.machine.kernels and self.sim.random.random() < self.unlucky_kernels:
+            kernel = self.sim.random.choice(self.machine.kernels)
+            self.after(2.0 * self.network.weather.delay_s * self.sim.random.random(), kernel.die)
         self.emit(link.Connected())
 
     def _again(self) -> None:
@@ -123,8 +133,9 @@ class Agent(Process):
         self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
 
     def _heard(self, data: bytes) -> None:
-        self._backoff_s = _FIRST_BACKOFF_S
         self.emit(*[link.Received(message=message) for message in to_worker(data)])
+        if self.up and self.link.welcomed:  # one that is refused comes back seldom
+            self._backoff_s = _FIRST_BACKOFF_S
 
     def _disconnected(self) -> None:
         self.end = None
@@ -150,8 +161,14 @@ class Agent(Process):
             self._send([Heartbeat()])
 
     def _send(self, messages: list[WorkerMessage]) -> None:
-        if self.end is not None:
-            self.network.send(self.end, messages)
+        if self.end is None:
+            return
+        if self.repeated_words and self.link.welcomed and self.sim.random.random() < self.repeated_words:
+            messages = [*messages, *self.sim.random.sample(self._said, min(2, len(self._said)))]
+        self.network.send(self.end, messages)
+        if self.repeated_words:
+            self._said += [message for message in messages if not isinstance(message, Hello)]
+            del self._said[:-30]
 
     # ---------------------------------------------------------------- the link's effects
 
@@ -163,12 +180,22 @@ class Agent(Process):
             if self.sim.trace is not None and not isinstance(event, link.Received):
                 self.sim.log(self.name, event)
             for effect in self.link.handle(event, now):
+                if not self.up:
+                    return
                 self._carry_out(effect)
+                if self.crashing_effects and self.sim.random.random() < self.crashing_effects:
+                    self.crash_and_return()
+            if not self.up:
+                return
         if self.link.welcomed != (self.machine.welcomed_since < inf):
             self.machine.welcomed_since = self.sim.now if self.link.welcomed else inf
         if self.outgoing:
             outgoing, self.outgoing = self.outgoing, []
-            self._send(outgoing)
+            if len(outgoing) > 1 and self.sim.random.random() < 0.2:  # frames end wherever the sender had the time
+                for message in outgoing:
+                    self._send([message])
+            else:
+                self._send(outgoing)
 
     def _carry_out(self, effect: link.Effect) -> None:
         match effect:

@@ -10,6 +10,7 @@ from gpulayer_worker import link
 from gpulayer_worker.keeper.client import ExitRecord
 from gpulayer_worker.run.outcome import from_death, from_reply
 from tests.simulation.machine import Kernel, Spool
+from tests.simulation.simulator import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -58,6 +59,7 @@ class CellRun:
 
     def _force(self, force_n: int) -> None:
         if force_n == self._force_n and not self._ended and self._kernel is not None:
+            self._kernel.killed_for = self.name
             self._kernel.die()
 
     # ---------------------------------------------------------------- the run
@@ -70,9 +72,6 @@ class CellRun:
         """The kernel that this attempt has already, its session's, or a fresh one."""
         agent, machine, session = self.agent, self.agent.machine, self.assign.session
         kernel = machine.noted.get(self.name)
-        if kernel is None and self.agent.sim.random.random() < 0.02:
-            agent.emit(link.GaveBack(attempt=self.name, reason="it can't be started here"))
-            return
         if kernel is None and session is None:
             kernel = machine.start_kernel(self.name, None, self.assign.devices)
         elif kernel is None and session is not None:
@@ -99,13 +98,23 @@ class CellRun:
         return kernel
 
     def _prepared(self, kernel: Kernel) -> None:
-        if self._wish and self.name not in self.agent.machine.noted:
+        fresh = self.name not in self.agent.machine.noted
+        if fresh and self.agent.sim.random.random() < 0.02:
+            self._give_back(kernel)
+            return
+        if self._wish and fresh:
             state = State.CANCELLED if self._wish == "cancel" else State.FAILED
             problem = "" if self._wish == "cancel" else self._problem
             self._end(Outcome(state=state, problem=problem))
             return
         self.agent.machine.noted[self.name] = kernel
         self.agent.after(0.005 * self.agent.sim.random.random(), self._execute, kernel)
+
+    def _give_back(self, kernel: Kernel) -> None:
+        """Something of it can't be had on this worker."""
+        if self.assign.session is None:
+            kernel.die()
+        self.agent.emit(link.GaveBack(attempt=self.name, reason="it can't be started here"))
 
     def _execute(self, kernel: Kernel) -> None:
         machine = self.agent.machine
@@ -147,6 +156,9 @@ class CellRun:
         if self._ended:
             return
         self._look()
+        killed_for = self._kernel.killed_for if self._kernel is not None else ""
+        if killed_for not in ("", self.name):
+            raise Violation(f"{self.name} ends with the kernel that was killed to end {killed_for}")
         if not self._ended:
             self._end(from_death(_DEATH, "", wish=self._wish, problem=self._problem))
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from random import Random
 
 from tests.simulation.agent import Agent
-from tests.simulation.clients import Client, spec
+from tests.simulation.clients import Client
+from tests.simulation.machine import Machine
+from tests.simulation.plans import draw_plan
 from tests.simulation.simulator import Process
-from tests.simulation.world import World, draw_plan
+from tests.simulation.world import World
 
 
 class Chaos:
@@ -27,6 +29,7 @@ class Chaos:
             "break": self._break,
             "dark": self._dark,
             "part": self._part,
+            "long_part": self._long_part,
             "cancel": self._cancel,
             "again": self._again,
             "release": self._release,
@@ -39,7 +42,7 @@ class Chaos:
         plan = self.world.plan
         for kind, mean_s in plan.faults.items():
             self._plan(kind, mean_s)
-        for n in range(plan.jobs):
+        for n in range(plan.jobs.count):
             self._clock.after(plan.chaos_s * self.random.random() ** 2, self._submit, n)
         self._clock.after(1.0, self._heal_crashes)
 
@@ -80,7 +83,10 @@ class Chaos:
         return self.random.choice((5.0, 15.0, 60.0, 90.0)) * self.random.uniform(0.5, 2)
 
     def _agent_crash(self) -> None:
-        self.world.crash_agent(self._agent(), 3.0 * self.random.random(), silent=self.random.random() < 0.3)
+        agent = self._agent()
+        self.world.crash_agent(agent, 3.0 * self.random.random(), silent=self.random.random() < 0.3)
+        if self.random.random() < 0.2:  # and a kernel while nobody looks
+            self._kill_kernel(agent.machine)
 
     def _machine_sleep(self) -> None:
         machine = self._agent().machine
@@ -94,7 +100,9 @@ class Chaos:
             self.world.kill_machine(agent)
 
     def _kernel_death(self) -> None:
-        machine = self._agent().machine
+        self._kill_kernel(self._agent().machine)
+
+    def _kill_kernel(self, machine: Machine) -> None:
         if machine.kernels and not machine.asleep:
             self.random.choice(machine.kernels).die()
 
@@ -118,6 +126,9 @@ class Chaos:
         seconds = self.random.choice((1.0, 5.0, 15.0, 60.0, 100.0)) * self.random.uniform(0.5, 1.5)
         self.world.network.part(self._agent().name, seconds)
 
+    def _long_part(self) -> None:
+        self.world.network.part(self._agent().name, self.random.uniform(40.0, 130.0))
+
     # ---------------------------------------------------------------- people
 
     def _client(self) -> Client:
@@ -127,21 +138,7 @@ class Chaos:
         return self.random.choice(list(client.wanted)) if client.wanted else None
 
     def _submit(self, n: int) -> None:
-        rng = self.random
-        session = rng.choice((None, None, "a", "b"))
-        worker = f"w{rng.randrange(4)}" if rng.random() < 0.1 else None
-        self._client().submit(
-            f"key{n}",
-            spec(
-                rng.choice((0.1, 1.0, 5.0, 20.0, 60.0)),
-                dies=rng.random() < 0.08,
-                session=session,
-                retries=rng.choice((0, 0, 1, 2)),
-                devices=rng.choice((0, 0, 0, 1, 2)),
-                worker=worker,
-                idle_timeout_s=rng.choice((1800.0, 1800.0, 10.0)),
-            ),
-        )
+        self._client().submit(f"key{n}", self.world.plan.jobs.draw(self.random))
 
     def _cancel(self) -> None:
         client = self._client()

@@ -92,6 +92,8 @@ class Client(Process):
         """Wish the end of a job, if its name is known."""
         job = self.wanted[key].job
         if job is not None:
+            if give_up:
+                self.truth.given_up.add(job)
             self.sim.log(self.owner, f"cancels {job}", "and gives it up" if give_up else "")
             self._request(self._ask_plane, lambda n: CancelWanted(request=n, job=job, give_up=give_up), self._cancelled)
 

@@ -22,7 +22,7 @@ from gpulayer_server.store.database import Store, StoreError
 from gpulayer_server.store.rows import Op, encode
 from gpulayer_server.store.streams import StreamGap, Streams
 from tests.simulation.network import End, Network
-from tests.simulation.simulator import Host, Process
+from tests.simulation.simulator import Host, Process, Violation
 
 Reply = Callable[[JobView | Problem | None], None]
 
@@ -65,9 +65,8 @@ class ServerSocket:
             case Output():
                 try:
                     length = plane.output(self.conn, message)
-                except StreamGap:
-                    self.drop("bytes are missing")
-                    return
+                except StreamGap as error:
+                    raise Violation(f"the order of frames lets bytes be missing: {error}") from error
                 if length is not None:
                     acks[message.attempt] = length
             case Hello():
@@ -119,6 +118,7 @@ class ControlPlane(Process):
     def start(self) -> None:
         """A new process: a new epoch, everything else from the store and the files."""
         self.up = True
+        self.started_at = self.sim.now
         self.epoch = self.store.raise_epoch()
         self.streams = Streams(self.folder)
         self.links: dict[int, ServerSocket] = {}
@@ -136,9 +136,7 @@ class ControlPlane(Process):
 
     def load(self, *, names: int) -> None:
         """The plane, from the store."""
-        self.plane = Plane(
-            epoch=self.epoch, now=self.host.clock(), snapshot=self.store.load(), settings=self.settings
-        )
+        self.plane = Plane(epoch=self.epoch, now=self.host.clock(), snapshot=self.store.load(), settings=self.settings)
         self.plane.names = names
         self.truth.rebuilt(self.plane, self.store)
 
@@ -168,6 +166,8 @@ class ControlPlane(Process):
             return
         self.sim.events += 1
         effects = self.plane.handle(event, self.host.clock())
+        if effects.rows:
+            self.truth.check_decisions(self.plane, effects, max(self.started_at, self.host.rested_at))
         ops = [encode(row) for row in effects.rows.values()]
         views: list[JobView] = []
         if effects.jobs:
@@ -277,7 +277,8 @@ class ControlPlane(Process):
     def _release(self, unit: Unit) -> None:
         effects = unit.effects
         crash_at = -1
-        if unit.commits and self.crashing_releases and self.sim.random.random() < self.crashing_releases:
+        chance = self.crashing_releases * (10.0 if effects.marks else 1.0)
+        if unit.commits and chance and self.sim.random.random() < chance:
             crash_at = self.sim.random.randrange(3)
         for step, carry_out in enumerate((self._mark, self._send, self._answer)):
             if step == crash_at:
@@ -287,6 +288,8 @@ class ControlPlane(Process):
             if not self.up:
                 return
         for conn, reason in effects.closes:
+            if reason == "bytes are missing":
+                raise Violation("an end was told before its bytes, though no frame was lost")
             socket = self.links.get(conn)
             if socket is not None:
                 socket.drop(reason)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpulayer.protocol.records import BoundaryScanner, Kind, Splitter, decode_json
 from gpulayer.protocol.types import JobView, State
-from gpulayer_server.core.state import Job
+from gpulayer_server.core.state import Job, SessionKey
 from gpulayer_server.core.views import stored_view
 from tests.simulation.simulator import Violation
 
@@ -55,7 +55,8 @@ def check_end(world: World) -> None:
 
 
 def _check_job(world: World, job: Job, view: JobView) -> None:
-    told = world.truth.views.get(job.id)
+    truth = world.truth
+    told = truth.views.get(job.id)
     if told is not None and told.terminal and (told.state is not view.state or told.outcome != view.outcome):
         raise Violation(f"the last that was told of {job.id} is {told}, the store says {view}")
     for program in world.truth.of_job.get(job.id, []):
@@ -66,6 +67,9 @@ def _check_job(world: World, job: Job, view: JobView) -> None:
             _check_whole(world, program.attempt, view.end_offset)
         elif not is_last or view.terminal:
             _check_cut(world, program.attempt)
+    lost = view.state is State.FAILED and view.end_offset is None
+    if lost and job.spec.retries == 0 and job.id not in truth.given_up and view.attempt not in truth.damaged:
+        raise Violation(f"{job.id} was lost without a cause: {view}")
     if view.state is State.SUCCEEDED and view.attempt not in world.truth.programs:
         raise Violation(f"{job.id} succeeded, but {view.attempt} never ran")
 
@@ -99,17 +103,19 @@ def _stream(world: World, attempt: str) -> bytes:
 
 
 def _check_sessions(world: World) -> None:
-    """A cell that found its session's state gone was told so."""
-    last: dict[tuple[str, str], tuple[int, str]] = {}
+    """Where a session's state is gone, the first cell that finds it so was told."""
     store = world.control_plane.store
+    told: dict[SessionKey, str] = {}  # the kernel in which a cell succeeded last
+    noted: set[str] = set()  # sessions of which a cell was told
     for attempt, program in world.truth.programs.items():
         job = store.job(attempt.split("-")[0])
         if job is None or job.session_key is None or job.session_key in world.truth.released:
             continue
-        before = last.get(job.session_key)
-        kernel = id(program.kernel)
-        task = job.tasks[0]
-        if before is not None and before[0] != kernel and not task.notes:
-            raise Violation(f"{attempt}: its session's state is fresh since {before[1]}, and nobody said so")
+        task, kernel = job.tasks[0], program.kernel.owner
+        if task.notes:
+            noted.add(kernel)
         if task.state is State.SUCCEEDED and task.attempt is not None and task.attempt.id == attempt:
-            last[job.session_key] = (kernel, attempt)
+            before = told.setdefault(job.session_key, kernel)
+            if before != kernel and kernel not in noted:
+                raise Violation(f"{attempt}: its session's state is fresh since {before}, and nobody said so")
+            told[job.session_key] = kernel

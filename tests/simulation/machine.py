@@ -64,8 +64,8 @@ def plot(rng: random.Random, attempt: str, spec: JobSpec) -> Plot:
 
 def _records(rng: random.Random, attempt: str) -> bytes:
     chance = rng.random()
-    if chance < 0.01:
-        return encode(Kind.TEXT, b"\x01" + rng.randbytes(8) * 80_000)  # larger than frames
+    if chance < 0.02:  # larger than a frame, or seldom than the window
+        return encode(Kind.TEXT, b"\x01" + rng.randbytes(8) * (600_000 if chance < 0.001 else 80_000))
     text = f"{attempt} {chance} ".encode()
     return b"".join(encode(Kind.TEXT, b"\x01" + text * rng.randint(1, 20)) for _ in range(rng.randint(1, 3)))
 
@@ -132,6 +132,7 @@ class Kernel:
         self.session = session
         self.devices = devices
         self.alive = True
+        self.killed_for = ""  # the attempt that its end was to end
         self.died: list[Told] = []  # the agent's: who waits for its end
         self.program: Program | None = None
         self.number = machine.next_kernel()
@@ -170,9 +171,7 @@ class Kernel:
 class Machine(Host):
     """A host with a disk and kernels. `records`, `spools` and the notes are files: they outlive agents."""
 
-    def __init__(
-        self, *args: Any, truth: Truth, slots: int, devices: tuple[Device, ...], clock_s: float, rate: float
-    ):
+    def __init__(self, *args: Any, truth: Truth, slots: int, devices: tuple[Device, ...], clock_s: float, rate: float):
         super().__init__(*args, clock_s=clock_s, rate=rate)
         self.truth = truth
         self.slots = slots

@@ -91,7 +91,7 @@ class Network:
 
     def arrive(self, end: End, frame: bytes) -> None:
         """A frame is here."""
-        if not end.open:
+        if not end.open or end.peer.dark:
             return
         self.sim.events += 1
         try:

@@ -12,6 +12,9 @@ Call = Callable[..., None]
 Missed = tuple["Process | Alarm", int, Call, tuple[Any, ...]]
 
 
+_GAP_S = 11.0
+
+
 class Violation(AssertionError):
     """Something that must never happen has happened."""
 
@@ -69,6 +72,7 @@ class Host:
         self.asleep = False
         self.dead = False
         self.awake_since = 0.0
+        self.rested_at = 0.0  # when it last woke from a sleep that its own clock shows as a gap
         self.missed: list[Missed] = []  # what would have happened: it happens when it wakes
         self._alarm = Alarm(sim)
         self._clock_s = clock_s
@@ -82,6 +86,7 @@ class Host:
         """Stand still for so long; for good, if that is infinite."""
         self.sim.log(self.name, "dies for good" if seconds == inf else f"sleeps for {seconds:.1f} s")
         self.asleep = True
+        self._asleep_since = self.sim.now
         self._alarm.life += 1
         if seconds < inf:
             self.sim.push(self.sim.now + seconds, self._alarm, self.wake, ())
@@ -94,6 +99,8 @@ class Host:
             self.sim.log(self.name, "wakes")
             self.asleep = False
             self.awake_since = self.sim.now
+            if self.sim.now - self._asleep_since > _GAP_S:
+                self.rested_at = self.sim.now
             missed, self.missed = self.missed, []
             if self.sim.random.random() < 0.5:  # what had come by the network may be looked at before the timers
                 missed.sort(key=lambda each: not each[2].__name__.startswith("arrive"))

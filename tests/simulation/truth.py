@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import JobView, State
+from gpulayer_server.core.events import Effects
+from gpulayer_server.core.explaining import candidate
 from gpulayer_server.core.plane import Plane
+from gpulayer_server.core.state import Attempt, Job
 from gpulayer_server.core.views import stored_view
+from gpulayer_server.scheduling.match import unmet
 from gpulayer_server.store.database import Store
 from tests.simulation.comparing import differences, unfounded
 from tests.simulation.machine import Machine, Program
@@ -35,6 +40,10 @@ class Truth:
         self.views: dict[str, JobView] = {}  # the last that was told of each job
         self.job_of_key: dict[tuple[str, str], str] = {}
         self.cancelling: dict[str, float] = {}  # jobs that are told to be, since when
+        self.given_up: set[str] = set()  # jobs that a client gave up
+        self.damaged: set[str] = set()  # attempts whose record a new agent could not read
+        self._fenced: dict[str, float] = {}  # attempts whose programs should end, since when
+        self._assigned: set[str] = set()
         self.released: set[tuple[str, str]] = set()  # sessions that a client let go of
         self._told_since: dict[str, JobView] = {}  # since the last look into the store
 
@@ -53,6 +62,8 @@ class Truth:
         told = self.views.get(job)
         if told is not None and told.state in (State.CANCELLED, State.REJECTED, State.SUCCEEDED):
             raise Violation(f"the program of {attempt} starts after its job was told to be {told.state.value}")
+        if len(program.kernel.devices) < spec.requirements.device_count:
+            raise Violation(f"{attempt} has {len(program.kernel.devices)} devices, it asked for {spec.requirements}")
         self.programs[attempt] = program
         self.spools[attempt] = program.spool
         others.append(program)
@@ -75,12 +86,28 @@ class Truth:
             self._check_doubled(job)
         for job, since in self.cancelling.items():
             self._check_cancelling(job, since)
+        for programs in self.of_job.values():
+            for program in programs:
+                if program.live:
+                    self._check_fenced(program)
+
+    def _check_fenced(self, program: Program) -> None:
+        """A program whose attempt is given up is ended when its worker is back."""
+        view = self.views.get(program.attempt.split("-")[0])
+        if view is None or (view.attempt == program.attempt and not view.terminal):
+            return
+        machine = program.kernel.machine
+        fenced_at = self._fenced.setdefault(program.attempt, self.sim.now)
+        since = max(fenced_at, machine.welcomed_since, machine.awake_since)
+        if not machine.asleep and self.sim.now - since > _CANCEL_S:
+            raise Violation(f"{program.attempt} runs on, its job is told to be {view.state.value} with {view.attempt}")
 
     def _check_cancelling(self, job: str, since: float) -> None:
         """A wish to cancel is carried out once the worker can be told."""
         for program in self.of_job.get(job, []):
-            told_since = max(since, program.began_at, program.kernel.machine.welcomed_since)
-            if program.live and not program.kernel.machine.asleep and self.sim.now - told_since > _CANCEL_S:
+            machine = program.kernel.machine
+            told_since = max(since, program.began_at, machine.welcomed_since, machine.awake_since)
+            if program.live and not machine.asleep and self.sim.now - told_since > _CANCEL_S:
                 raise Violation(f"{program.attempt} runs on, its job was cancelled at {since:.1f}")
 
     def known_to_run(self, attempt: str) -> bool:
@@ -109,6 +136,9 @@ class Truth:
         before = self.views.get(view.id)
         if before is not None and before.terminal and _lasting(before) != _lasting(view):
             raise Violation(f"job {view.id} was told to be {before}, and now {view}")
+        problem = view.outcome.problem if view.outcome else ""
+        if view.state is State.FAILED and problem.startswith("no word from") and view.attempts <= 1:
+            raise Violation(f"job {view.id} failed with its first lease: {view}")
         if before is not None and before.attempts > view.attempts:
             raise Violation(f"job {view.id} had {before.attempts} attempts, and now {view.attempts}")
         self.sim.log("cp", f"tells: {view.id} {view.state.value} {view.attempt or ''}")
@@ -149,6 +179,28 @@ class Truth:
         self.check_plane(plane)
 
     # ---------------------------------------------------------------- the plane itself
+
+    def check_decisions(self, plane: Plane, effects: Effects, anew_at: float) -> None:
+        """What one event changed. `anew_at`: when the control plane began, or woke from a long sleep."""
+        told = {message.attempt for _, message in effects.sends if isinstance(message, Assign)}
+        for row in effects.rows.values():
+            if isinstance(row, Attempt) and row.id not in self._assigned:
+                self._assigned.add(row.id)
+                if row.id not in told:
+                    raise Violation(f"{row.id} is assigned to nobody")
+        lost_after_s = plane.settings.lost_after_s * (1 - 2e-3)
+        if self.sim.now - anew_at < lost_after_s:
+            for job in effects.jobs.values():
+                self._check_rejected(plane, job)
+
+    def _check_rejected(self, plane: Plane, job: Job) -> None:
+        """Nobody is given up before he could be heard."""
+        task = job.tasks[0]
+        if task.state is not State.REJECTED or task.reasons[0].code == "session":
+            return
+        for worker in plane.workers.values():
+            if not unmet(job.spec.requirements, candidate(worker)):
+                raise Violation(f"{job.id} is rejected, and {worker.name} could take it")
 
     def check_plane(self, plane: Plane) -> None:
         """What must hold inside a plane."""

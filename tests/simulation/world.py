@@ -6,9 +6,8 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from random import Random
 
 from gpulayer.protocol.types import Device
 from gpulayer_server.core.state import Settings
@@ -17,31 +16,14 @@ from tests.simulation.clients import Client
 from tests.simulation.controlplane import ControlPlane
 from tests.simulation.ending import check_end, unfinished
 from tests.simulation.machine import Machine
-from tests.simulation.network import Network, Weather
+from tests.simulation.network import Network
+from tests.simulation.plans import Plan
 from tests.simulation.simulator import Host, Process, Simulator, Violation
 from tests.simulation.truth import Truth
 
 _UNIX_S = 1_700_000_000.0
 _MEMORY = Path("/dev/shm")  # streams are files: in memory they are fastest
 _LONGEST_END_S = 3000.0
-
-
-@dataclass(kw_only=True)
-class Plan:
-    """How a world is made. `faults`: the mean seconds between two of a kind."""
-
-    workers: tuple[tuple[int, int], ...] = ((2, 0),)  # slots and devices of each
-    owners: int = 1
-    weather: Weather = field(default_factory=Weather)
-    chaos_s: float = 100.0
-    jobs: int = 0
-    faults: dict[str, float] = field(default_factory=dict)
-    commit_s: float = 0.01
-    failing_commits: float = 0.0
-    crashing_releases: float = 0.0
-    damaged_records: float = 0.0
-    skewed: bool = False
-    long_sleep: bool = False
 
 
 class World:
@@ -65,7 +47,11 @@ class World:
         self.machines = [self._machine(f"w{n}", *shape) for n, shape in enumerate(plan.workers)]
         self.agents = [Agent(machine, self.network, self.control_plane) for machine in self.machines]
         for agent in self.agents:
-            agent.damaged = plan.damaged_records
+            agent.damaged_records = plan.damaged_records
+            agent.crashing_effects = plan.crashing_effects
+            agent.repeated_words = plan.repeated_words
+            agent.unlucky_kernels = plan.unlucky_kernels
+            agent.crash_and_return = partial(self.crash_agent, agent, 1.0)
         outside = Host(self.sim, "outside", clock_s=0.0, rate=1.0)
         self.clients = [Client(outside, self.control_plane, self.truth, f"owner{n}") for n in range(plan.owners)]
         self.outside = Process(outside)
@@ -112,12 +98,14 @@ class World:
 
     def crash_control_plane(self, down_s: float, *, silent: bool = False) -> None:
         """It dies, and starts again after a while."""
+        if self.control_plane.host.asleep:
+            return
         self.control_plane.crash(silent=silent)
         self.outside.after(down_s, self.start_control_plane)
 
     def start_control_plane(self) -> None:
         """Start it, unless it is up."""
-        if not self.control_plane.up:
+        if not self.control_plane.up and not self.control_plane.host.asleep:
             self.control_plane.start()
 
     def crash_agent(self, agent: Agent, down_s: float, *, silent: bool = False) -> None:
@@ -153,6 +141,8 @@ class World:
         plane = self.control_plane
         self.network.heal()
         plane.failing_commits = plane.crashing_releases = 0.0
+        for agent in self.agents:
+            agent.crashing_effects = agent.unlucky_kernels = 0.0
         for host in (plane.host, *self.machines):
             host.wake()
         self.sim.log("world", "settles")
@@ -165,7 +155,7 @@ class World:
             self._urge(first=waited_s == 0.0)
             self.run(20.0)
             waited_s += 20.0
-            if waited_s > 100.0 and not unfinished(self):
+            if not unfinished(self):
                 break
         else:
             raise Violation(f"after {_LONGEST_END_S:.0f} quiet seconds: {unfinished(self)}")
@@ -176,8 +166,9 @@ class World:
     def _urge(self, *, first: bool) -> None:
         """Clients let their sessions go, and give some of the jobs up whose machine is dead."""
         for client in self.clients:
-            for session in sorted({each.spec.cell.session or "" for each in client.wanted.values()} - {""}):
-                client.release(session)
+            for session in list(self.control_plane.plane.sessions.values()):
+                if session.owner == client.owner and not session.closing:
+                    client.release(session.name)
             for key in client.unreachable():
                 if not first and self.random.random() < 0.1:
                     client.cancel(key, give_up=True)
@@ -187,43 +178,3 @@ class World:
         self.control_plane.crash()
         self.control_plane.store.close()
         shutil.rmtree(self._folder)
-
-
-def draw_plan(rng: Random) -> Plan:
-    """A plan, drawn: some kinds of trouble are left out, the others come seldom or often."""
-    kinds = {
-        "cp_crash": 25.0,
-        "cp_sleep": 60.0,
-        "agent_crash": 20.0,
-        "machine_sleep": 60.0,
-        "machine_death": 150.0,
-        "kernel_death": 25.0,
-        "break": 15.0,
-        "dark": 25.0,
-        "part": 30.0,
-        "cancel": 10.0,
-        "again": 10.0,
-        "release": 20.0,
-        "give_up": 15.0,
-    }
-    faults = {kind: mean * rng.choice((0.4, 1.0, 2.5)) for kind, mean in kinds.items() if rng.random() < 0.55}
-    weather = Weather(
-        delay_s=rng.choice((0.002, 0.02, 0.3)),
-        lost=rng.choice((0.0, 0.0, 0.003)),
-        doubled=rng.choice((0.0, 0.01, 0.1)),
-        overtaken=rng.choice((0.0, 0.0, 0.01)),
-    )
-    return Plan(
-        workers=tuple((rng.randint(1, 4), rng.choice((0, 0, 1, 2))) for _ in range(rng.randint(1, 4))),
-        owners=rng.randint(1, 2),
-        weather=weather,
-        chaos_s=rng.uniform(40, 160),
-        jobs=rng.randint(4, 30),
-        faults=faults,
-        commit_s=rng.choice((0.002, 0.02, 0.5)),
-        failing_commits=rng.choice((0.0, 0.0, 0.03)),
-        crashing_releases=rng.choice((0.0, 0.0, 0.02)),
-        damaged_records=rng.choice((0.0, 0.0, 0.1)),
-        skewed=rng.random() < 0.5,
-        long_sleep=rng.random() < 0.03,
-    )

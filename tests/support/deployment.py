@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -206,7 +207,11 @@ class Deployment:
         return any(worker.name == name and worker.connected for worker in self.api.workers())
 
     def notebook(
-        self, files: dict[str, str | bytes] | None = None, *, extension: bool = True, env: dict[str, str] | None = None
+        self,
+        files: Mapping[str, str | bytes] | None = None,
+        *,
+        extension: bool = True,
+        env: dict[str, str] | None = None,
     ) -> Notebook:
         """A kernel as a notebook has one, in a folder with these files; `extension` loads gpulayer into it."""
         folder = self.folder / f"n{len(self.notebooks)}"
@@ -238,7 +243,7 @@ class Deployment:
         """A plain request; `token` None takes the right one, '' sends none."""
         endpoint = self.plane.endpoint
         token = endpoint.token if token is None else token
-        headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
+        headers = [(b"Authorization", f"Bearer {token}".encode())] if token else []
         url = endpoint.url + path
         return httpx.request(method, url, headers=headers, trust_env=False, verify=False, timeout=30, **more)
 

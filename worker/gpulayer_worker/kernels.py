@@ -76,6 +76,7 @@ class Kernels:
         self._warm_wanted = warm
         self._warm: list[asyncio.Task[Kernel]] = []
         self._context = zmq.asyncio.Context()
+        self._sockets: dict[str, list[zmq.asyncio.Socket]] = {}
         self._closing = False
 
     def keep_warm(self) -> None:
@@ -89,6 +90,7 @@ class Kernels:
         task = self._warm.pop(0) if self._warm else asyncio.create_task(self._start())
         kernel = await task
         if kernel.exit.done():
+            await self.end(kernel.name)
             kernel = await self._start()
         self.keep_warm()  # the next cell finds one too
         self._layout.note(kernel.folder, "owner", {"owner": owner})
@@ -127,6 +129,8 @@ class Kernels:
         """End a kernel and everything that it started; returns once nothing of it is left."""
         await self._keeper.kill(name)
         await self._keeper.forget(name)
+        for socket in self._sockets.pop(name, ()):
+            socket.close(linger=0)  # an open one tries to connect to where nobody is, a hundred times a second
         self._remove(self._layout.kernel(name))
 
     def _remove(self, folder: Path) -> None:
@@ -165,6 +169,7 @@ class Kernels:
         socket.linger = 1000
         socket.reconnect_ivl = 10  # milliseconds; the kernel binds when it is up
         socket.connect(f"ipc://{connection['ip']}-{connection['shell_port']}")
+        self._sockets.setdefault(name, []).append(socket)
         session = Session(key=connection["key"].encode())
         exit_record = await self._keeper.exit_of(name, folder / "exit.json")
         return Kernel(name, folder, session, socket, exit_record)

@@ -122,6 +122,7 @@ class Layout:
         """Have a folder ready for the next attempt: to make one takes longer than a small cell runs."""
         if self._ready.exists():
             return
+        (self.data / "attempts").mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.data / f"new-{secrets.token_hex(4)}"
         _furnish(new)
         try:

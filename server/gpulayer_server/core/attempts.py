@@ -84,6 +84,7 @@ def started(plane: Plane, attempt: Attempt, now: float, out: Effects) -> None:
     session = plane.sessions.get(attempt.session) if attempt.session else None
     if session is not None and not session.used:
         session.used = True
+        plane.ended_sessions.pop(session.key, None)
         out.put(session)
     out.put(task, attempt)
     out.changed.add(task.job)

@@ -87,9 +87,6 @@ def _open_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) 
     plane.session_of[session.key] = session
     worker = plane.workers[chosen.id]
     worker.holders[session.id] = session.devices
-    reason = plane.ended_sessions.pop(session.key, None)
-    if reason is not None:
-        task.notes = (f"session {name!r} had ended ({reason}): its state is fresh",)
     out.put(session)
     _assign(plane, job, task, worker, session.devices, session, now, out)
     return True
@@ -123,6 +120,9 @@ def _assign(
         worker.holders[attempt.id] = devices
     else:
         session.running, session.idle_since = attempt.id, None
+        ended = None if session.used else plane.ended_sessions.get(session.key)
+        if ended is not None:
+            task.notes = (f"session {session.name!r} had ended ({ended}): its state is fresh",)
     out.put(task, attempt)
     out.changed.add(job.id)
     message = Assign(

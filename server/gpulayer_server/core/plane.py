@@ -38,7 +38,7 @@ class Plane:
         self.attempts: dict[str, Attempt] = {}  # live ones, and those whose processes may be there
         self.sessions: dict[str, Session] = {}
         self.session_of: dict[SessionKey, Session] = {}
-        self.ended_sessions: dict[SessionKey, str] = {}  # why the last one of that name ended, until it opens again
+        self.ended_sessions: dict[SessionKey, str] = {}  # why the last one of that name ended, until one is used again
         self.workers: dict[str, Worker] = {}
         self.by_conn: dict[int, Worker] = {}
         self.keys: dict[JobKey, str] = {}

@@ -12,6 +12,8 @@ from gpulayer_server.core.state import Session, Worker
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
 
+RELEASED = "released"  # the reason of an end that its owner wanted: nobody is told of it
+
 
 def release(plane: Plane, event: ReleaseWanted, out: Effects) -> None:
     """A person lets a session go; its devices are free when its processes are gone."""
@@ -20,7 +22,7 @@ def release(plane: Plane, event: ReleaseWanted, out: Effects) -> None:
         problem = Problem(status=404, code="no_such_session", title=f"no session {event.name!r}")
         out.replies.append((event.request, problem))
         return
-    close(plane, session, "released", out)
+    close(plane, session, RELEASED, out)
     out.replies.append((event.request, None))
 
 
@@ -44,7 +46,9 @@ def ended(plane: Plane, worker: Worker, name: str, reason: str, out: Effects) ->
     worker.holders.pop(session.id, None)
     del plane.sessions[session.id]
     del plane.session_of[session.key]
-    if session.reason not in ("released", "never opened"):
+    if session.reason == RELEASED:
+        plane.ended_sessions.pop(session.key, None)
+    elif session.used:
         plane.ended_sessions[session.key] = session.reason
 
 

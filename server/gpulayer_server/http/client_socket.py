@@ -53,6 +53,7 @@ class ClientSocket(Socket):
             return
         for each in messages:
             self._take(each)
+        self.shell.commit()
 
     def _take(self, message: ClientMessage) -> None:
         match message:

@@ -42,6 +42,8 @@ class WorkerSocket(Socket):
 
     async def on_message(self, message: str | bytes) -> None:
         """A frame. Being a coroutine it holds back the next one: tornado's only back-pressure."""
+        if self._dropped:
+            return
         try:
             data = message if isinstance(message, bytes) else message.encode()
             if len(data) <= _NUMBER_BYTES:
@@ -52,14 +54,16 @@ class WorkerSocket(Socket):
             messages = from_worker(frame)
         except ProtocolError as error:
             log.warning("a worker at %s sent a bad frame: %s", self.request.remote_ip, error)
-            self.send([Refuse(code="bad_frame", text=str(error))])
+            self.send([Refuse(code="bad_frame", text=str(error), retry=True)])  # a new connection makes it whole
             self._flush()
+            self._dropped = True
             self.close(1002, "bad frame")
             return
         acks: dict[str, int] = {}
         for each in messages:
             if not self._dropped:
                 self._take(each, acks)
+        self.shell.commit()
         if acks:
             self.send([Ack(attempt=attempt, offset=offset) for attempt, offset in acks.items()])
             reach("server.acked")

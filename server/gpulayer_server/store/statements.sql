@@ -53,10 +53,10 @@ FROM sessions WHERE closed = 0 ORDER BY id
 
 -- name: ended_sessions
 SELECT owner, name, reason FROM sessions AS ended
-WHERE closed = 1 AND reason NOT IN ('released', 'never opened') AND NOT EXISTS (
+WHERE closed = 1 AND used = 1 AND reason <> 'released' AND NOT EXISTS (
     SELECT 1 FROM sessions AS later
-    WHERE later.owner = ended.owner AND later.name = ended.name
-        AND (later.opened_at > ended.opened_at OR later.closed = 0)
+    WHERE later.owner = ended.owner AND later.name = ended.name AND later.opened_at > ended.opened_at
+        AND (later.used = 1 OR (later.closed = 1 AND later.reason = 'released'))
 )
 
 -- name: workers

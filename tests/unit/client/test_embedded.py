@@ -1,0 +1,88 @@
+"""Finding a control plane, or starting one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpulayer.client.embedded import find_or_start, listens
+from gpulayer.client.errors import ControlPlaneError
+from gpulayer.protocol.endpoint import Endpoint
+from tests.support.processes import until
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port on which somebody accepts connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def ended_pid() -> int:
+    """The pid of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def publish(folder: Path, port: int, pid: int) -> Endpoint:
+    endpoint = Endpoint(url=f"http://127.0.0.1:{port}", token="t", pid=pid, version="0")
+    (folder / "endpoint.json").write_bytes(msgspec.json.encode(endpoint))
+    return endpoint
+
+
+def test_one_that_listens_is_taken(tmp_path: Path, port: int) -> None:
+    endpoint = publish(tmp_path, port, os.getpid())
+    assert find_or_start(tmp_path) == endpoint
+
+
+def test_a_port_that_belongs_to_somebody_else_by_now_is_none(tmp_path: Path, port: int, ended_pid: int) -> None:
+    assert not listens(publish(tmp_path, port, ended_pid))
+
+
+def test_one_that_lives_and_does_not_listen_is_none(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert not listens(publish(tmp_path, port, os.getpid()))
+    assert not listens(None)
+
+
+def test_none_is_started_where_that_is_forbidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int, ended_pid: int
+) -> None:
+    monkeypatch.setenv("GPULAYER_EMBEDDED", "0")
+    with pytest.raises(ControlPlaneError, match=r"endpoint\.json is not there"):
+        find_or_start(tmp_path)
+    publish(tmp_path, port, ended_pid)
+    with pytest.raises(OSError, match="does not answer, and GPULAYER_EMBEDDED=0"):  # it may come back
+        find_or_start(tmp_path)
+
+
+def test_one_that_can_not_start_says_its_last_line(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(ControlPlaneError, match=r"the control plane did not start: .*not a database"):
+        find_or_start(tmp_path)
+
+
+def test_while_somebody_holds_the_folder_his_endpoint_is_waited_for(tmp_path: Path, port: int) -> None:
+    """As when two notebooks run their first cells at once: one starts it, both use it."""
+    found: list[Endpoint] = []
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(target=lambda: found.append(find_or_start(tmp_path)))
+        thread.start()
+        log = tmp_path / "logs" / "control-plane.log"
+        until(lambda: log.exists() and "is held by another" in log.read_text(), "the second one to be refused")
+        endpoint = publish(tmp_path, port, os.getpid())
+        thread.join()
+    assert found == [endpoint]

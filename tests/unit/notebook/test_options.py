@@ -1,0 +1,84 @@
+"""The options of the magics."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from gpulayer.notebook.options import CellOptions, HelpWanted, UsageError, parse_cell_line, parse_duration, parse_size
+from gpulayer.protocol.types import Requirements
+
+
+def test_without_options_any_machine_fits() -> None:
+    assert parse_cell_line("") == CellOptions(requirements=Requirements())
+
+
+def test_every_option() -> None:
+    line = (
+        "--accelerator cuda --devices 2 --worker 'gpu box' --session train --detach --timeout 2min --source ~/x "
+        "--max-output 5MB"
+    )
+    assert parse_cell_line(line) == CellOptions(
+        requirements=Requirements(accelerator="cuda", devices=2, worker="gpu box"),
+        session="train",
+        detach=True,
+        timeout_s=120.0,
+        max_output_bytes=5_000_000,
+        source="~/x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("0", 0), ("500", 500), ("500kB", 500_000), ("5 MB", 5_000_000), ("1.5g", 1_500_000_000)]
+)
+def test_sizes(text: str, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5 m", 90), ("5min", 300), ("2h", 7200), ("0.5", 0.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "5 days", "1e3", "5 TB"])
+def test_what_is_neither(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
+        parse_size(text)
+    with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--sessoin x", "unknown option --sessoin; did you mean --session?"),
+        ("--accelrator=cuda", "unknown option --accelrator=cuda; did you mean --accelerator?"),
+        ("--xyz", "unknown option --xyz (%%gpulayer -h lists them)"),
+        ("--sess x", "unknown option --sess"),  # no abbreviations: tomorrow they might be ambiguous
+        ("train", "unknown option train"),
+        ("--session", "argument --session: expected one argument"),
+        ("--devices two --accelerator cuda", "invalid int value: 'two'"),
+        ("--devices 0 --accelerator cuda", "--devices 0: at least 1"),
+        ("--devices 2", "name their kind too"),
+        ("--devices 2 --accelerator cpu", "name their kind too"),
+        ("--accelerator gpu", "unknown accelerator 'gpu': cuda, mps or cpu"),
+        ('--worker "x', "the line can't be read: No closing quotation"),
+    ],
+)
+def test_a_wrong_line_is_one_line_that_helps(line: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_cell_line(line)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_help_is_text_to_show() -> None:
+    with pytest.raises(HelpWanted) as wanted:
+        parse_cell_line("--session x -h")
+    text = str(wanted.value)
+    assert "%%gpulayer --session train" in text  # an example
+    for option in ("--accelerator", "--devices", "--worker", "--detach", "--timeout", "--source", "--max-output"):
+        assert option in text
