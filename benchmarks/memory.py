@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from types import TracebackType
@@ -50,8 +51,12 @@ class MemoryWatch:
 
 
 def cpu_s(processes: dict[str, psutil.Process]) -> dict[str, float]:
-    """The processor time that each has used so far, seconds."""
-    return {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
+    """The processor time that each has used so far, seconds; of those that are still there."""
+    used: dict[str, float] = {}
+    for name, process in processes.items():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used[name] = sum(process.cpu_times()[:2])
+    return used
 
 
 def idle_percent(processes: dict[str, psutil.Process], seconds: float) -> dict[str, float]:
@@ -59,4 +64,4 @@ def idle_percent(processes: dict[str, psutil.Process], seconds: float) -> dict[s
     before, start = cpu_s(processes), time.perf_counter()
     time.sleep(seconds)  # a rate over a span: there is nothing to await
     took_s = time.perf_counter() - start
-    return {name: 100 * (after - before[name]) / took_s for name, after in cpu_s(processes).items()}
+    return {name: 100 * (after - before[name]) / took_s for name, after in cpu_s(processes).items() if name in before}

@@ -331,6 +331,8 @@ class Order:
 
     def accept(self, frame: bytes) -> bytes | None:
         """The messages' bytes; None for a frame that came before. Raises `ProtocolError` where one is missing."""
+        if len(frame) < 4:
+            raise ProtocolError(f"a frame of {len(frame)} bytes has no number")
         number = int.from_bytes(frame[:4], "little")
         if number <= self._received:
             return None

@@ -202,6 +202,8 @@ class Shell:
         for attempt, why in effects.marks:
             self.streams.truncate_with_mark(attempt, why)
         self._send(effects.sends)
+        if unit.commits and self.followers and len(unit.views) < len(effects.jobs):
+            self._tell_late({*effects.jobs} - {view.id for view in unit.views})
         for request, answer in effects.replies:
             self._requests.pop(request)(answer)
         for view in unit.views:
@@ -213,6 +215,15 @@ class Shell:
                 link.drop(reason)
         if effects.fleet_changed and self._fleet_news is None:
             self._fleet_news = self._loop.call_later(0.1, self._tell_waiting)
+
+    def _tell_late(self, jobs: set[str]) -> None:
+        """Who began to follow while a unit was being written sees what it wrote: the plane may know more by now."""
+        for name in jobs & self.followers.keys():
+            stored = self.store.job(name)
+            if stored is not None:
+                view = stored_view(stored, self._names())
+                for follower in list(self.followers[name]):
+                    follower.update(view)
 
     def _send(self, sends: list[tuple[int, ServerMessage]]) -> None:
         """One frame for each worker that is told something."""

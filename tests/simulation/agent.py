@@ -17,6 +17,7 @@ from gpulayer_worker.layout import AttemptRecord
 from tests.simulation.cellrun import CellRun
 from tests.simulation.machine import Kernel, Machine
 from tests.simulation.network import End, Network
+from tests.simulation.plans import Plan
 from tests.simulation.simulator import Process, Violation
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 5.0
 class Agent(Process):
     """One agent process after the other on one machine."""
 
-    def __init__(self, machine: Machine, network: Network, control_plane: ControlPlane):
+    def __init__(self, machine: Machine, network: Network, control_plane: ControlPlane, plan: Plan):
         super().__init__(machine)
         self.machine = machine
         self.network = network
@@ -37,7 +38,7 @@ class Agent(Process):
         self.up = False
         self.name = machine.name
         self.stopped = ""
-        self.damaged_records = self.crashing_effects = self.repeated_words = self.unlucky_kernels = 0.0
+        self.plan = plan
         self.crash_and_return = self.crash  # the world's way, with a new agent after it
         self._said: list[WorkerMessage] = []  # words that a worker may say again: a resend is harmless
 
@@ -77,7 +78,7 @@ class Agent(Process):
         """Seldom a record can't be read: its attempt is given up, though it had begun."""
         machine = self.machine
         for name in [name for name, record in machine.records.items() if _alone(_held(record))]:
-            if self.sim.random.random() < self.damaged_records and machine.truth.known_to_run(name):
+            if self.sim.random.random() < self.plan.damaged_records and machine.truth.known_to_run(name):
                 self.sim.log(self.name, f"the record of {name} is damaged")
                 self._drop(name)
                 machine.truth.damaged.add(name)
@@ -123,7 +124,7 @@ class Agent(Process):
         self.end, theirs = self.network.connect(self, plane)
         self.end.heard, self.end.closed = self._heard, self._disconnected
         plane.accept(theirs)
-        if self.machine.kernels and self.sim.random.random() < self.unlucky_kernels:
+        if self.machine.kernels and self.sim.random.random() < self.plan.unlucky_kernels:
             kernel = self.sim.random.choice(self.machine.kernels)
             self.after(2.0 * self.network.weather.delay_s * self.sim.random.random(), kernel.die)
         self.emit(link.Connected())
@@ -163,12 +164,12 @@ class Agent(Process):
     def _send(self, messages: list[WorkerMessage]) -> None:
         if self.end is None:
             return
-        if self.repeated_words and self.link.welcomed and self.sim.random.random() < self.repeated_words:
+        if self.plan.repeated_words and self.link.welcomed and self.sim.random.random() < self.plan.repeated_words:
             messages = [*messages, *self.sim.random.sample(self._said, min(2, len(self._said)))]
         self.network.send(self.end, messages)
-        if self.repeated_words:
+        if self.plan.repeated_words:
             self._said += [message for message in messages if not isinstance(message, Hello)]
-            del self._said[:-30]
+            del self._said[:-60]
 
     # ---------------------------------------------------------------- the link's effects
 
@@ -183,7 +184,7 @@ class Agent(Process):
                 if not self.up:
                     return
                 self._carry_out(effect)
-                if self.crashing_effects and self.sim.random.random() < self.crashing_effects:
+                if self.plan.crashing_effects and self.sim.random.random() < self.plan.crashing_effects:
                     self.crash_and_return()
             if not self.up:
                 return

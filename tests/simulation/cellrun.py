@@ -83,7 +83,8 @@ class CellRun:
         chance = agent.sim.random.random()
         if chance > 0.7:
             agent.emit(link.Doing(attempt=self.name, text="bringing files"))
-        agent.after(8.0 * chance if chance > 0.95 else 0.5 * chance, self._prepared, kernel)
+        slow = agent.sim.random.random() < agent.plan.slow_starts
+        agent.after(12.0 * chance if slow else 0.5 * chance, self._prepared, kernel)
 
     def _session_kernel(self, session: str) -> Kernel | None:
         agent, machine = self.agent, self.agent.machine
@@ -99,7 +100,7 @@ class CellRun:
 
     def _prepared(self, kernel: Kernel) -> None:
         fresh = self.name not in self.agent.machine.noted
-        if fresh and self.agent.sim.random.random() < 0.02:
+        if fresh and self.agent.sim.random.random() < self.agent.plan.given_back:
             self._give_back(kernel)
             return
         if self._wish and fresh:

@@ -46,14 +46,15 @@ class Plot:
     heed_s: float
 
 
-def plot(rng: random.Random, attempt: str, spec: JobSpec) -> Plot:
-    """A program for an attempt. `spec.cell.code` is 'seconds' or 'seconds die'."""
+def plot(rng: random.Random, attempt: str, spec: JobSpec, large: float) -> Plot:
+    """A program for an attempt. `spec.cell.code` is 'seconds' or 'seconds die'; `large`: how often it writes much."""
     words = spec.cell.code.split()
     seconds = float(words[0])
     count = rng.randint(1, 6)
-    portions: list[tuple[float, bytes]] = [(0.0 if rng.random() < 0.8 else 0.5 * rng.random(), _records(rng, attempt))]
+    first_s = 0.0 if rng.random() < 0.8 else 0.5 * rng.random()
+    portions: list[tuple[float, bytes]] = [(first_s, _records(rng, attempt, large))]
     for _ in range(count):
-        portions.append((2 * seconds * rng.random() / count, _records(rng, attempt)))
+        portions.append((2 * seconds * rng.random() / count, _records(rng, attempt, large)))
     reply: dict[str, Any] | None = {"status": "ok"}
     if "die" in words:
         reply = None
@@ -62,10 +63,10 @@ def plot(rng: random.Random, attempt: str, spec: JobSpec) -> Plot:
     return Plot(portions=tuple(portions), reply=reply, heeds=rng.random() < 0.7, heed_s=rng.random())
 
 
-def _records(rng: random.Random, attempt: str) -> bytes:
+def _records(rng: random.Random, attempt: str, large: float) -> bytes:
     chance = rng.random()
-    if chance < 0.02:  # larger than a frame, or seldom than the window
-        return encode(Kind.TEXT, b"\x01" + rng.randbytes(8) * (600_000 if chance < 0.001 else 80_000))
+    if chance < large:  # than a frame, or seldom than the window
+        return encode(Kind.TEXT, b"\x01" + rng.randbytes(8) * (600_000 if chance < 0.03 * large else 80_000))
     text = f"{attempt} {chance} ".encode()
     return b"".join(encode(Kind.TEXT, b"\x01" + text * rng.randint(1, 20)) for _ in range(rng.randint(1, 3)))
 
@@ -82,7 +83,7 @@ class Program(Process):
         self.live = True
         self.began_at = self.sim.now
         self._grew = grew
-        self._plot = plot(self.sim.random, attempt, spec)
+        self._plot = plot(self.sim.random, attempt, spec, kernel.machine.large_output)
         self._next = 0
         self._heeding = False
         self._plan()
@@ -170,6 +171,8 @@ class Kernel:
 
 class Machine(Host):
     """A host with a disk and kernels. `records`, `spools` and the notes are files: they outlive agents."""
+
+    large_output = 0.0  # of what programs here write, the part that is larger than a frame
 
     def __init__(self, *args: Any, truth: Truth, slots: int, devices: tuple[Device, ...], clock_s: float, rate: float):
         super().__init__(*args, clock_s=clock_s, rate=rate)

@@ -77,11 +77,6 @@ MUTANTS: dict[str, Mutant] = {
         f"{_CORE}.attempts", "        out.put(session)\n    out.put(task, attempt)", "        out.put(session)"
     ),
     "session-use-forgotten": Mutant(f"{_CORE}.attempts", "session.used = True", "pass"),
-    "started-only-by-message": Mutant(
-        f"{_CORE}.fleet",
-        "attempts.started(plane, attempt, now, out)\n",
-        "task.state is State.RUNNING or task.move(State.RUNNING)\n        out.put(task)\n        out.changed.add(task.job)\n",
-    ),
     "unstarted-while-running": Mutant(
         f"{_CORE}.attempts", "if task.state is State.RUNNING and not task.cancel_wanted:", "if False:"
     ),
@@ -190,11 +185,6 @@ MUTANTS: dict[str, Mutant] = {
         "gpulayer_worker.link",
         "Trim(attempt=held.assign.attempt, offset=offset)",
         "Trim(attempt=held.assign.attempt, offset=offset + 1)",
-    ),
-    "unwanted-runs-on": Mutant(
-        "gpulayer_worker.link",
-        '                self._kill(held, "the control plane no longer wants it", out)',
-        "                pass",
     ),
     "lease-unheeded": Mutant("gpulayer_worker.link", "LEASE_PART = 0.8", "LEASE_PART = 1.5"),
     "lease-end-is-failure": Mutant(

@@ -16,6 +16,7 @@ class Weather:
     """What may happen to a frame on its way: each a probability."""
 
     delay_s: float = 0.02  # at most; even between nothing and this
+    byte_s: float = 0.0  # the time that a byte takes
     lost: float = 0.0
     doubled: float = 0.0
     overtaken: float = 0.0
@@ -67,7 +68,7 @@ class Network:
         if end.dark or chance < weather.lost:
             self.sim.log(end.name, "(lost on the way)")
             return
-        due = self.sim.now + weather.delay_s * self.sim.random.random()
+        due = self.sim.now + weather.delay_s * self.sim.random.random() + weather.byte_s * len(frame)
         if chance < weather.lost + weather.overtaken:
             due += 3 * weather.delay_s
         else:
@@ -132,6 +133,7 @@ class Network:
         self._healed_at.clear()
         self.weather.lost = self.weather.doubled = self.weather.overtaken = 0.0
         self.weather.delay_s = min(self.weather.delay_s, 0.05)
+        self.weather.byte_s = 0.0
 
 
 def _short(message: msgspec.Struct) -> str:

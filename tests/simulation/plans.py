@@ -50,6 +50,9 @@ class Plan:
     crashing_effects: float = 0.0  # an agent dies between two of the effects of one event
     damaged_records: float = 0.0  # a new agent can't read an attempt's record
     repeated_words: float = 0.0  # a worker says again something that it said before
+    slow_starts: float = 0.0  # of preparations that take many seconds
+    given_back: float = 0.0  # of attempts that can't be started where they are assigned
+    large_output: float = 0.0  # of what programs write, the part that is larger than a frame
     unlucky_kernels: float = 0.0  # a kernel dies just while its agent connects
     skewed: bool = False
     long_sleep: bool = False
@@ -61,6 +64,7 @@ def draw_plan(rng: Random) -> Plan:
     plan = profile(rng)
     plan.weather = Weather(
         delay_s=rng.choice((0.002, 0.02, 0.3)),
+        byte_s=rng.choice((0.0, 0.0, 2e-6)),
         lost=rng.choice((0.0, 0.0, 0.003)),
         doubled=rng.choice((0.0, 0.01, 0.1)),
         overtaken=rng.choice((0.0, 0.0, 0.01)),
@@ -71,7 +75,10 @@ def draw_plan(rng: Random) -> Plan:
     plan.crashing_releases = rng.choice((0.0, 0.0, 0.02))
     plan.crashing_effects = rng.choice((0.0, 0.0, 0.003))
     plan.damaged_records = rng.choice((0.0, 0.0, 0.1))
-    plan.repeated_words = rng.choice((0.0, 0.0, 0.05))
+    plan.repeated_words = rng.choice((0.0, 0.0, 0.2))
+    plan.slow_starts = rng.choice((0.02, 0.02, 0.3))
+    plan.given_back = rng.choice((0.0, 0.02, 0.2))
+    plan.large_output = rng.choice((0.005, 0.02, 0.2))
     plan.unlucky_kernels = rng.choice((0.0, 0.0, 0.3))
     plan.skewed = rng.random() < 0.5
     return plan
@@ -113,19 +120,19 @@ def _leases(rng: Random) -> Plan:
         "cp_sleep": 80.0,
         "agent_crash": 15.0,
         "machine_sleep": 80.0,
-        "long_part": 50.0,
+        "long_part": 35.0,
         "dark": 50.0,
         "give_up": 30.0,
         "cancel": 60.0,
     }
     return Plan(
         workers=_workers(rng, 2),
-        chaos_s=rng.uniform(120, 240),
+        chaos_s=rng.uniform(120, 300),
         jobs=Jobs(
             count=rng.randint(2, 8),
-            seconds=(20.0, 60.0, 120.0),
+            seconds=(20.0, 80.0, 200.0),
             sessions=(None, None, None, "a"),
-            retries=(0, 1, 2),
+            retries=(0, 1, 1, 2),
             devices=(0, 0, 1),
         ),
         faults={kind: mean * rng.choice((0.5, 1.0)) for kind, mean in kinds.items() if rng.random() < 0.6},

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 _STEADY_AGENT_S = 8.0  # an agent that began so long ago has ended whatever its lease no longer covers
 _STEADY_MACHINE_S = 3.0  # the same for a machine that slept
-_CANCEL_S = 45.0  # a connection that looks open, and then the grace
+_FENCED_S = 20.0  # on a connection that looks open: it may take so long to find that it is not
+_CANCEL_S = 28.0  # the same, then the grace
+_MOST_ATTEMPTS = 30
 
 
 class Truth:
@@ -99,7 +101,7 @@ class Truth:
         machine = program.kernel.machine
         fenced_at = self._fenced.setdefault(program.attempt, self.sim.now)
         since = max(fenced_at, machine.welcomed_since, machine.awake_since)
-        if not machine.asleep and self.sim.now - since > _CANCEL_S:
+        if not machine.asleep and self.sim.now - since > _FENCED_S:
             raise Violation(f"{program.attempt} runs on, its job is told to be {view.state.value} with {view.attempt}")
 
     def _check_cancelling(self, job: str, since: float) -> None:
@@ -136,6 +138,8 @@ class Truth:
         before = self.views.get(view.id)
         if before is not None and before.terminal and _lasting(before) != _lasting(view):
             raise Violation(f"job {view.id} was told to be {before}, and now {view}")
+        if view.attempts > _MOST_ATTEMPTS:
+            raise Violation(f"job {view.id} is assigned again and again: {view}")
         problem = view.outcome.problem if view.outcome else ""
         if view.state is State.FAILED and problem.startswith("no word from") and view.attempts <= 1:
             raise Violation(f"job {view.id} failed with its first lease: {view}")

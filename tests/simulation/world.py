@@ -42,15 +42,14 @@ class World:
             home, self.network, self.truth, Path(self._folder) / "streams", settings=Settings()
         )
         self.control_plane.commit_s = plan.commit_s
+        self.control_plane.words_repeat = plan.repeated_words > 0
         self.control_plane.failing_commits = plan.failing_commits
         self.control_plane.crashing_releases = plan.crashing_releases
         self.machines = [self._machine(f"w{n}", *shape) for n, shape in enumerate(plan.workers)]
-        self.agents = [Agent(machine, self.network, self.control_plane) for machine in self.machines]
+        for machine in self.machines:
+            machine.large_output = plan.large_output
+        self.agents = [Agent(machine, self.network, self.control_plane, plan) for machine in self.machines]
         for agent in self.agents:
-            agent.damaged_records = plan.damaged_records
-            agent.crashing_effects = plan.crashing_effects
-            agent.repeated_words = plan.repeated_words
-            agent.unlucky_kernels = plan.unlucky_kernels
             agent.crash_and_return = partial(self.crash_agent, agent, 1.0)
         outside = Host(self.sim, "outside", clock_s=0.0, rate=1.0)
         self.clients = [Client(outside, self.control_plane, self.truth, f"owner{n}") for n in range(plan.owners)]
@@ -141,8 +140,7 @@ class World:
         plane = self.control_plane
         self.network.heal()
         plane.failing_commits = plane.crashing_releases = 0.0
-        for agent in self.agents:
-            agent.crashing_effects = agent.unlucky_kernels = 0.0
+        self.plan.crashing_effects = self.plan.unlucky_kernels = 0.0
         for host in (plane.host, *self.machines):
             host.wake()
         self.sim.log("world", "settles")

@@ -67,7 +67,7 @@ def _join(options: argparse.Namespace) -> int:
     flags = ["--portable"] if options.portable else []
     command = [sys.executable, "-m", "gpulayer_worker.keeper", "--data", str(_data(options)), *flags]
     # A new program, not a call: the keeper stays for as long as the worker, and what was imported here is half of it.
-    os.execv(sys.executable, [*command, "--", *agent_argv(options)])
+    return os.execv(sys.executable, [*command, "--", *agent_argv(options)])
 
 
 def _check(options: argparse.Namespace) -> str:

@@ -58,5 +58,6 @@ def end_idle(plane: Plane, now: float, out: Effects) -> None:
         if session.closing or session.running is not None or session.idle_since is None:
             continue
         if now - session.idle_since >= session.idle_timeout_s:
-            minutes = session.idle_timeout_s / 60
-            close(plane, session, f"idle for {minutes:g} min", out)
+            limit_s = session.idle_timeout_s
+            limit = f"{limit_s / 60:g} min" if limit_s >= 60 else f"{limit_s:g} s"
+            close(plane, session, f"idle for {limit}", out)

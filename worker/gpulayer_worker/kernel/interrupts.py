@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal
+import _signal  # pyright: ignore[reportMissingImports] the C module has no stub
 import signal
 import socket
 import threading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -210,3 +211,38 @@ def test_an_unknown_job_can_not_be_cancelled(client: Any) -> None:
     client.say(CancelJob(n=3, job="zzzz"))
     refused = client.until(Refused)
     assert (refused.n, refused.problem.code) == (3, "no_such_job")
+
+
+# ---------------------------------------------------------------- while commits are on their way
+
+
+def test_who_comes_while_the_end_is_being_written_is_told_of_it(
+    client: Any, worker: Any, new_client: Callable[..., Any], plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = plane.service.shell
+    attempt = submitted(client, worker)
+    client.say(Unfollow(n=1))
+    until(lambda: not plane.do(lambda: shell.followers or shell._outbox), "quiet")
+    disk, commit = threading.Semaphore(0), shell.store.commit
+
+    def slow(units: Any) -> None:
+        assert disk.acquire(timeout=30)
+        commit(units)
+
+    def waiting(units: int) -> None:
+        until(lambda: plane.do(lambda: len(shell._outbox)) >= units, f"{units} units in the outbox")
+
+    monkeypatch.setattr(shell.store, "commit", slow)
+    try:
+        worker.begin(attempt)
+        waiting(1)
+        late = new_client()
+        late.say(Follow(n=1, job=attempt.split("-")[0]))
+        waiting(2)
+        worker.finish(attempt, worker.print(attempt, "x"))
+        waiting(4)  # the job's end, and its release: the plane has let go of it
+        disk.release()
+        assert late.until(Update).job.state is State.RUNNING  # what is committed, and nothing more
+    finally:
+        disk.release(100)
+    assert states_and_text(late)[-1] == "succeeded"
