@@ -6,7 +6,7 @@ It may die at any moment; the next one takes up what the disk and the kernels te
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +18,7 @@ from tests.simulation.cellrun import CellRun
 from tests.simulation.machine import Kernel, Machine
 from tests.simulation.network import End, Network
 from tests.simulation.plans import Plan
-from tests.simulation.simulator import Process, Violation
+from tests.simulation.simulator import Call, Process, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.controlplane import ControlPlane
@@ -98,6 +98,11 @@ class Agent(Process):
             return
         self._start(assign)
 
+    def after(self, delay_s: float, call: Call, *args: Any) -> None:
+        """Call something later; what a process plans in the moment of its death does not happen."""
+        if self.up:
+            super().after(delay_s, call, *args)
+
     def crash(self) -> None:
         """Die now; programs and spools stay."""
         if not self.up:
@@ -175,28 +180,34 @@ class Agent(Process):
 
     def emit(self, *events: link.Event) -> None:
         """Let the link handle events; what is to be sent goes in one frame."""
+        if not self.up:
+            return
         now = self.machine.clock()
         for event in events:
             self.sim.events += 1
             if self.sim.trace is not None and not isinstance(event, link.Received):
                 self.sim.log(self.name, event)
             for effect in self.link.handle(event, now):
-                if not self.up:
-                    return
                 self._carry_out(effect)
                 if self.plan.crashing_effects and self.sim.random.random() < self.plan.crashing_effects:
                     self.crash_and_return()
-            if not self.up:
-                return
+                if not self.up:
+                    return
         if self.link.welcomed != (self.machine.welcomed_since < inf):
-            self.machine.welcomed_since = self.sim.now if self.link.welcomed else inf
+            self._greeted()
         if self.outgoing:
             outgoing, self.outgoing = self.outgoing, []
-            if len(outgoing) > 1 and self.sim.random.random() < 0.2:  # frames end wherever the sender had the time
+            if len(outgoing) > 1 and self.sim.random.random() < self.plan.small_frames:
                 for message in outgoing:
                     self._send([message])
             else:
                 self._send(outgoing)
+
+    def _greeted(self) -> None:
+        """The link is welcomed now, or no longer."""
+        self.machine.welcomed_since = self.sim.now if self.link.welcomed else inf
+        if self.link.welcomed and self._said and self.sim.random.random() < self.plan.repeated_words:
+            self._send(self._said[-20:])
 
     def _carry_out(self, effect: link.Effect) -> None:
         match effect:

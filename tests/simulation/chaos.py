@@ -30,6 +30,7 @@ class Chaos:
             "dark": self._dark,
             "part": self._part,
             "long_part": self._long_part,
+            "cut": self._cut,
             "cancel": self._cancel,
             "again": self._again,
             "release": self._release,
@@ -127,7 +128,17 @@ class Chaos:
         self.world.network.part(self._agent().name, seconds)
 
     def _long_part(self) -> None:
-        self.world.network.part(self._agent().name, self.random.uniform(40.0, 130.0))
+        """One at a time: the others may be given what the parted one had."""
+        network = self.world.network
+        if all(network.reachable(agent.name) for agent in self.world.agents):
+            network.part(self._agent().name, self.random.uniform(50.0, 120.0))
+
+    def _cut(self) -> None:
+        """What is under way is lost, and nobody can connect again for a while."""
+        agent = self.random.choice([each for each in self.world.agents if each.machine.kernels] or self.world.agents)
+        if agent.up and agent.end is not None:
+            self.world.network.break_off(agent.end, silent=True)
+            self.world.network.part(agent.name, self.random.uniform(20.0, 40.0))
 
     # ---------------------------------------------------------------- people
 

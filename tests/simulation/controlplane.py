@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.simulation.truth import Truth
-
 from gpulayer.protocol.messages import Ack, Finished, Hello, Output, ServerMessage, WorkerMessage, from_worker
 from gpulayer.protocol.types import JobView, Problem
 from gpulayer_server.core.events import Effects, Event, Tick, WorkerConnected, WorkerGone, WorkerSaid
@@ -23,6 +21,7 @@ from gpulayer_server.store.rows import Op, encode
 from gpulayer_server.store.streams import StreamGap, Streams
 from tests.simulation.network import End, Network
 from tests.simulation.simulator import Host, Process, Violation
+from tests.simulation.truth import Truth
 
 Reply = Callable[[JobView | Problem | None], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.records import BoundaryScanner, Kind, Splitter, decode_json
@@ -16,30 +17,40 @@ if TYPE_CHECKING:
 
 def unfinished(world: World) -> str:
     """The first thing that is not over; '' when all is."""
-    plane = world.control_plane.plane
-    dead = {f"id-{machine.name}" for machine in world.machines if machine.dead}
+    for problem in (*_unanswered(world), *_unfinished_jobs(world), *_still_held(world)):
+        return problem
+    return ""
+
+
+def _unanswered(world: World) -> Iterator[str]:
     for client in world.clients:
         for wanted in client.wanted.values():
             if wanted.job is None:
-                return f"{wanted.key} of {client.owner} was never answered"
+                yield f"{wanted.key} of {client.owner} was never answered"
+
+
+def _unfinished_jobs(world: World) -> Iterator[str]:
+    plane = world.control_plane.plane
+    dead = {f"id-{machine.name}" for machine in world.machines if machine.dead}
     for job in plane.jobs.values():
         task = job.tasks[0]
         session = plane.session_of.get(job.session_key) if job.session_key else None
         stuck_in_session = session is not None and session.worker in dead and task.state is State.QUEUED
         on_dead = task.attempt is not None and task.attempt.worker in dead
         if not (stuck_in_session or (on_dead and (task.terminal or job.spec.retries == 0))):
-            return f"job {job.id} is {task.state.value}, attempt {task.attempt}"
-    for attempt in plane.attempts.values():
-        if attempt.worker not in dead:
-            return f"{attempt} is not released"
-    for session in plane.sessions.values():
-        if session.worker not in dead:
-            return f"{session} is open"
+            yield f"job {job.id} is {task.state.value}, attempt {task.attempt}"
+
+
+def _still_held(world: World) -> Iterator[str]:
+    plane = world.control_plane.plane
+    alive = {f"id-{machine.name}" for machine in world.machines if not machine.dead}
+    for what in (*plane.attempts.values(), *plane.sessions.values()):
+        if what.worker in alive:
+            yield f"the plane holds {what}"
     for agent in world.agents:
         link = agent.link
         if not agent.machine.dead and (link.held or link.sessions or agent.machine.kernels):
-            return f"{agent.name} holds {list(link.held)}, {link.sessions}, {len(agent.machine.kernels)} kernels"
-    return ""
+            yield f"{agent.name} holds {list(link.held)}, {link.sessions}, {len(agent.machine.kernels)} kernels"
 
 
 def check_end(world: World) -> None:

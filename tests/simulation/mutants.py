@@ -64,7 +64,8 @@ MUTANTS: dict[str, Mutant] = {
     "slot-freed-with-the-end": Mutant(
         f"{_CORE}.attempts",
         "    _leave_session(plane, attempt, now)\n\n\ndef _leave",
-        "    _leave_session(plane, attempt, now)\n    plane.workers[attempt.worker].holders.pop(attempt.id, None)\n\n\ndef _leave",
+        "    _leave_session(plane, attempt, now)\n"
+        "    plane.workers[attempt.worker].holders.pop(attempt.id, None)\n\n\ndef _leave",
     ),
     "slot-never-freed": Mutant(f"{_CORE}.attempts", "worker.holders.pop(attempt.id, None)", "pass"),
     "release-not-stored": Mutant(
@@ -189,8 +190,9 @@ MUTANTS: dict[str, Mutant] = {
     "lease-unheeded": Mutant("gpulayer_worker.link", "LEASE_PART = 0.8", "LEASE_PART = 1.5"),
     "lease-end-is-failure": Mutant(
         "gpulayer_worker.link",
-        "                held.recorded = True\n                out.append(Persist(attempt=held.assign.attempt))\n                self._kill",
-        "                self._kill",
+        "                held.recorded = True\n                out.append(Persist(attempt=held.assign.attempt))\n"
+        '                self._kill(held, "its lease',
+        '                self._kill(held, "its lease',
     ),
     "lease-anew-with-the-agent": Mutant("gpulayer_worker.link", "RESUMED_LEASE_S = 5.0", "RESUMED_LEASE_S = 60.0"),
     "session-end-untold": Mutant(

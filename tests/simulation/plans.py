@@ -50,6 +50,7 @@ class Plan:
     crashing_effects: float = 0.0  # an agent dies between two of the effects of one event
     damaged_records: float = 0.0  # a new agent can't read an attempt's record
     repeated_words: float = 0.0  # a worker says again something that it said before
+    small_frames: float = 0.0  # a frame ends wherever the sender had the time, not with all that there is to say
     slow_starts: float = 0.0  # of preparations that take many seconds
     given_back: float = 0.0  # of attempts that can't be started where they are assigned
     large_output: float = 0.0  # of what programs write, the part that is larger than a frame
@@ -60,35 +61,38 @@ class Plan:
 
 def draw_plan(rng: Random) -> Plan:
     """A plan: some kinds of trouble are left out, the others come seldom or often."""
-    profile = rng.choice((_mixed, _mixed, _mixed, _leases, _sessions))
-    plan = profile(rng)
-    plan.weather = Weather(
-        delay_s=rng.choice((0.002, 0.02, 0.3)),
-        byte_s=rng.choice((0.0, 0.0, 2e-6)),
-        lost=rng.choice((0.0, 0.0, 0.003)),
-        doubled=rng.choice((0.0, 0.01, 0.1)),
-        overtaken=rng.choice((0.0, 0.0, 0.01)),
+    plan = Plan(
+        workers=tuple((rng.randint(1, 4), rng.choice((0, 0, 1, 2))) for _ in range(rng.randint(1, 4))),
+        owners=rng.randint(1, 2),
+        weather=Weather(
+            delay_s=rng.choice((0.002, 0.02, 0.3)),
+            byte_s=rng.choice((0.0, 0.0, 2e-6)),
+            lost=rng.choice((0.0, 0.0, 0.003)),
+            doubled=rng.choice((0.0, 0.01, 0.1)),
+            overtaken=rng.choice((0.0, 0.0, 0.01)),
+        ),
+        commit_s=rng.choice((0.002, 0.02, 0.5)),
+        failing_commits=rng.choice((0.0, 0.0, 0.03)),
+        crashing_releases=rng.choice((0.0, 0.0, 0.02)),
+        crashing_effects=rng.choice((0.0, 0.0, 0.003)),
+        damaged_records=rng.choice((0.0, 0.0, 0.1)),
+        repeated_words=rng.choice((0.0, 0.0, 0.2)),
+        small_frames=rng.choice((0.1, 1.0)),
+        slow_starts=rng.choice((0.02, 0.02, 0.3)),
+        given_back=rng.choice((0.0, 0.02, 0.2)),
+        large_output=rng.choice((0.005, 0.02, 0.2)),
+        unlucky_kernels=rng.choice((0.0, 0.0, 0.3)),
+        skewed=rng.random() < 0.5,
     )
-    plan.owners = rng.randint(1, 2)
-    plan.commit_s = rng.choice((0.002, 0.02, 0.5))
-    plan.failing_commits = rng.choice((0.0, 0.0, 0.03))
-    plan.crashing_releases = rng.choice((0.0, 0.0, 0.02))
-    plan.crashing_effects = rng.choice((0.0, 0.0, 0.003))
-    plan.damaged_records = rng.choice((0.0, 0.0, 0.1))
-    plan.repeated_words = rng.choice((0.0, 0.0, 0.2))
-    plan.slow_starts = rng.choice((0.02, 0.02, 0.3))
-    plan.given_back = rng.choice((0.0, 0.02, 0.2))
-    plan.large_output = rng.choice((0.005, 0.02, 0.2))
-    plan.unlucky_kernels = rng.choice((0.0, 0.0, 0.3))
-    plan.skewed = rng.random() < 0.5
+    rng.choice((_mixed, _mixed, _mixed, _leases, _sessions, _starts, _output, _output))(rng, plan)
     return plan
 
 
-def _workers(rng: Random, least: int) -> tuple[tuple[int, int], ...]:
-    return tuple((rng.randint(1, 4), rng.choice((0, 0, 1, 2))) for _ in range(rng.randint(least, 4)))
+def _some(rng: Random, kinds: dict[str, float]) -> dict[str, float]:
+    return {kind: mean * rng.choice((0.4, 1.0, 2.5)) for kind, mean in kinds.items() if rng.random() < 0.55}
 
 
-def _mixed(rng: Random) -> Plan:
+def _mixed(rng: Random, plan: Plan) -> None:
     kinds = {
         "cp_crash": 25.0,
         "cp_sleep": 60.0,
@@ -104,63 +108,56 @@ def _mixed(rng: Random) -> Plan:
         "release": 20.0,
         "give_up": 15.0,
     }
-    return Plan(
-        workers=_workers(rng, 1),
-        chaos_s=rng.uniform(40, 140),
-        jobs=Jobs(count=rng.randint(4, 30)),
-        faults={kind: mean * rng.choice((0.4, 1.0, 2.5)) for kind, mean in kinds.items() if rng.random() < 0.55},
-        long_sleep=rng.random() < 0.03,
-    )
+    plan.faults = _some(rng, kinds)
+    plan.chaos_s = rng.uniform(40, 140)
+    plan.jobs = Jobs(count=rng.randint(4, 30))
+    plan.long_sleep = rng.random() < 0.03
 
 
-def _leases(rng: Random) -> Plan:
+def _leases(rng: Random, plan: Plan) -> None:
     """Long programs with retries, long partings: who runs what, and since when?"""
-    kinds = {
-        "cp_crash": 60.0,
-        "cp_sleep": 80.0,
-        "agent_crash": 15.0,
-        "machine_sleep": 80.0,
-        "long_part": 35.0,
-        "dark": 50.0,
-        "give_up": 30.0,
-        "cancel": 60.0,
-    }
-    return Plan(
-        workers=_workers(rng, 2),
-        chaos_s=rng.uniform(120, 300),
-        jobs=Jobs(
-            count=rng.randint(2, 8),
-            seconds=(20.0, 80.0, 200.0),
-            sessions=(None, None, None, "a"),
-            retries=(0, 1, 1, 2),
-            devices=(0, 0, 1),
-        ),
-        faults={kind: mean * rng.choice((0.5, 1.0)) for kind, mean in kinds.items() if rng.random() < 0.6},
+    kinds = {"cp_crash": 60.0, "cp_sleep": 80.0, "agent_crash": 15.0, "machine_sleep": 80.0, "dark": 50.0}
+    plan.faults = {"long_part": 25.0, **_some(rng, {**kinds, "give_up": 30.0, "cancel": 60.0})}
+    plan.workers += ((rng.randint(2, 4), 1),)
+    plan.chaos_s = rng.uniform(120, 300)
+    plan.jobs = Jobs(
+        count=rng.randint(2, 8),
+        seconds=(20.0, 100.0, 200.0),
+        sessions=(None, None, None, "a"),
+        retries=(0, 1, 1, 2),
+        devices=(0, 0, 1),
     )
 
 
-def _sessions(rng: Random) -> Plan:
+def _sessions(rng: Random, plan: Plan) -> None:
     """Many cells in few sessions, whose kernels die and which are let go of."""
-    kinds = {
-        "cp_crash": 30.0,
-        "agent_crash": 12.0,
-        "kernel_death": 10.0,
-        "break": 10.0,
-        "dark": 15.0,
-        "part": 20.0,
-        "cancel": 10.0,
-        "release": 15.0,
-        "give_up": 5.0,
-    }
-    return Plan(
-        workers=_workers(rng, 1)[:2],
-        chaos_s=rng.uniform(40, 120),
-        jobs=Jobs(
-            count=rng.randint(10, 30),
-            seconds=(0.1, 0.1, 1.0, 10.0),
-            sessions=("a", "a", "a", "b"),
-            retries=(0, 0, 0, 1),
-            devices=(0,),
-        ),
-        faults={kind: mean * rng.choice((0.5, 1.0, 3.0)) for kind, mean in kinds.items() if rng.random() < 0.55},
+    kinds = {"cp_crash": 30.0, "agent_crash": 12.0, "kernel_death": 10.0, "break": 10.0, "dark": 15.0, "part": 20.0}
+    plan.faults = _some(rng, {**kinds, "cancel": 10.0, "release": 15.0, "give_up": 5.0})
+    plan.workers = plan.workers[:2]
+    plan.chaos_s = rng.uniform(40, 120)
+    plan.jobs = Jobs(
+        count=rng.randint(10, 30),
+        seconds=(0.1, 0.1, 1.0, 10.0),
+        sessions=("a", "a", "a", "b"),
+        retries=(0, 0, 0, 1),
+        devices=(0,),
     )
+
+
+def _starts(rng: Random, plan: Plan) -> None:
+    """Attempts that are long in coming up, and then often can't, while agents die and connections break."""
+    plan.faults = {"part": 8.0, **_some(rng, {"cp_crash": 30.0, "break": 6.0, "agent_crash": 6.0, "cancel": 4.0})}
+    plan.chaos_s = rng.uniform(40, 100)
+    plan.slow_starts, plan.given_back = 0.6, 0.3
+    plan.crashing_effects = rng.choice((0.0, 0.03))
+    plan.jobs = Jobs(count=rng.randint(5, 20), seconds=(0.1, 1.0, 5.0), sessions=(None, None, "a"), devices=(0,))
+
+
+def _output(rng: Random, plan: Plan) -> None:
+    """Much output over a slow net, from workers that die or are given up."""
+    plan.faults = {"cut": 8.0, "give_up": 2.0, **_some(rng, {"agent_crash": 10.0, "machine_death": 15.0, "dark": 8.0})}
+    plan.workers = ((4, 0), (3, 0))
+    plan.chaos_s = rng.uniform(40, 100)
+    plan.large_output, plan.weather.byte_s = 0.3, 2e-6
+    plan.repeated_words = rng.choice((0.0, 0.5))
+    plan.jobs = Jobs(count=rng.randint(10, 20), seconds=(5.0, 20.0, 20.0), sessions=(None, None, "a"), devices=(0,))

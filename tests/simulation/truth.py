@@ -141,7 +141,7 @@ class Truth:
         if view.attempts > _MOST_ATTEMPTS:
             raise Violation(f"job {view.id} is assigned again and again: {view}")
         problem = view.outcome.problem if view.outcome else ""
-        if view.state is State.FAILED and problem.startswith("no word from") and view.attempts <= 1:
+        if view.state is State.FAILED and problem.startswith("its lease ended") and view.attempts <= 1:
             raise Violation(f"job {view.id} failed with its first lease: {view}")
         if before is not None and before.attempts > view.attempts:
             raise Violation(f"job {view.id} had {before.attempts} attempts, and now {view.attempts}")

@@ -406,7 +406,7 @@ class Link:
             if held.assign.leased and held.live and not held.recorded:
                 held.recorded = True
                 out.append(Persist(attempt=held.assign.attempt))
-                self._kill(held, f"no word from the control plane for {self._now - self.last_word:.0f} s", out)
+                self._kill(held, "its lease ended: no word from the control plane", out)
 
     def _kill(self, held: Held, why: str, out: list[Effect]) -> None:
         held.killed = True
