@@ -6,6 +6,8 @@ import secrets
 import time
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpulayer.client.connection import Connection, Subscription
 from gpulayer.client.errors import (
     ControlPlaneError,
@@ -21,7 +23,7 @@ from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Chunk, Refused, ServerToClient, Update
-from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Problem, State
+from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Outcome, Problem, State
 from gpulayer.source import Bundle
 
 _LOOK_S = 0.2  # how often the elapsed time and an interrupt are looked at; messages come at once
@@ -114,7 +116,7 @@ class CellRunner:
         Where Stop `cancels`, the job is cancelled and shown until it has ended; else KeyboardInterrupt is raised.
         """
         replay = Replay(shell, subscription.job, max_output_bytes)
-        following = _Following(self.connection, subscription, replay, status)
+        following = _Following(self.connection, subscription, replay, status, early=cancels)
         try:
             while following.view is None or not following.view.terminal:
                 if stop.wanted and not cancels:
@@ -131,7 +133,9 @@ class CellRunner:
 class _Following:
     """The state of one replay."""
 
-    def __init__(self, connection: Connection, subscription: Subscription, replay: Replay, status: StatusLine):
+    def __init__(
+        self, connection: Connection, subscription: Subscription, replay: Replay, status: StatusLine, *, early: bool
+    ):
         self._connection = connection
         self._subscription = subscription
         self._replay = replay
@@ -139,6 +143,8 @@ class _Following:
         self._attempt: str | None = None
         self._unshown: JobView | None = None
         self._shown_at = 0.0
+        self._began = time.monotonic()
+        self._early = early  # under attach the whole time of the job is not known here
         self.view: JobView | None = None
         self.cancelling = False
 
@@ -153,6 +159,7 @@ class _Following:
                 self._replay.restart()
             self._attempt = message.attempt
             self._replay.feed(message.data)
+            self._end_early()
             reach("client.first-byte" if message.offset == 0 else "client.mid-output")
         elif isinstance(message, Update):
             self.view = self._unshown = message.job
@@ -160,6 +167,28 @@ class _Following:
             raise RequestRefused(message.problem)
         if self._due():
             self._show()
+
+    def _end_early(self) -> None:
+        """A cell whose reply is well ends at its idle record: that is in the stream for good, and decides the rest.
+
+        The control plane's own word for it comes a commit later.
+        """
+        view = self.view
+        if (
+            not self._early
+            or view is None
+            or view.terminal
+            or view.attempt != self._attempt
+            or not self._replay.succeeded
+        ):
+            return
+        peak = (self._replay.reply or {}).get("peak_rss_bytes")
+        outcome = Outcome(state=State.SUCCEEDED, peak_rss_bytes=peak)
+        began = view.started_at or view.submitted_at
+        ended_at = began + time.monotonic() - self._began
+        self.view = self._unshown = replace(
+            view, state=State.SUCCEEDED, cancelling=False, started_at=began, ended_at=ended_at, outcome=outcome
+        )
 
     def _due(self) -> bool:
         """Whether people are to see what came: nothing more waits, it is over, or they saw nothing for a while."""

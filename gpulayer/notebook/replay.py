@@ -31,6 +31,7 @@ class Replay:
         self._tail = _Tail(max_output_bytes - max_output_bytes // 2)
         self._touched: set[str] = set()
         self.error: RemoteError | None = None
+        self.reply: dict[str, Any] | None = None  # how the kernel says that the cell ended
         self.idle = False  # the cell's own end was seen
 
     def begin(self, job: str) -> None:
@@ -40,16 +41,24 @@ class Replay:
     def restart(self) -> None:
         """A new attempt begins: its stream is a new one."""
         self._splitter = Splitter()
-        self.error = None
+        self.error = self.reply = None
+        self.idle = False
 
     def feed(self, data: bytes) -> None:
         """Replay what these bytes complete."""
         for _, kind, body in self._splitter.feed(data):
             if kind == Kind.KERNEL:
                 self._kernel_message(decode_kernel(body))
+            elif kind == Kind.REPLY:
+                self.reply = decode_json(body)
             elif kind == Kind.MARK:
                 mark = decode_json(body)
                 self._text("stderr", f"\n[output truncated here: {mark.get('why', 'unknown')}]\n")
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the cell's last record was seen, and its reply is well."""
+        return self.idle and self.reply is not None and self.reply.get("status") == "ok"
 
     def flush(self) -> None:
         """Let the front end have what was written: stock ipykernel holds text for 200 ms."""

@@ -38,6 +38,8 @@ class WorkerLink(Protocol):
 
     def send(self, messages: list[ServerMessage]) -> None: ...
 
+    def send_now(self) -> None: ...
+
     def drop(self, reason: str) -> None: ...
 
 
@@ -234,6 +236,8 @@ class Shell:
             link = self.links.get(conn)
             if link is not None:
                 link.send(messages)
+                if any(isinstance(message, Assign) for message in messages):
+                    link.send_now()  # a person waits for it; what is said to clients can follow
             for message in messages:
                 if isinstance(message, Assign):
                     self._loop.call_soon(self._prepare_stream, message.attempt)

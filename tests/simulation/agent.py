@@ -173,7 +173,7 @@ class Agent(Process):
             messages = [*messages, *self.sim.random.sample(self._said, min(2, len(self._said)))]
         self.network.send(self.end, messages)
         if self.plan.repeated_words:
-            self._said += [message for message in messages if not isinstance(message, Hello)]
+            self._said += [message for message in messages if not isinstance(message, (Hello, Heartbeat))]
             del self._said[:-60]
 
     # ---------------------------------------------------------------- the link's effects
@@ -196,12 +196,15 @@ class Agent(Process):
         if self.link.welcomed != (self.machine.welcomed_since < inf):
             self._greeted()
         if self.outgoing:
-            outgoing, self.outgoing = self.outgoing, []
-            if len(outgoing) > 1 and self.sim.random.random() < self.plan.small_frames:
-                for message in outgoing:
-                    self._send([message])
-            else:
-                self._send(outgoing)
+            self._flush()
+
+    def _flush(self) -> None:
+        outgoing, self.outgoing = self.outgoing, []
+        if len(outgoing) > 1 and self.sim.random.random() < self.plan.small_frames:
+            for message in outgoing:
+                self._send([message])
+        else:
+            self._send(outgoing)
 
     def _greeted(self) -> None:
         """The link is welcomed now, or no longer."""

@@ -46,8 +46,11 @@ class Plot:
     heed_s: float
 
 
-def plot(rng: random.Random, attempt: str, spec: JobSpec, large: float) -> Plot:
-    """A program for an attempt. `spec.cell.code` is 'seconds' or 'seconds die'; `large`: how often it writes much."""
+def plot(rng: random.Random, attempt: str, spec: JobSpec, *, large: float, failing: float) -> Plot:
+    """A program for an attempt. `spec.cell.code` is 'seconds' or 'seconds die'.
+
+    `large`: of what it writes, the part that is larger than a frame; `failing`: how probably it raises in the end.
+    """
     words = spec.cell.code.split()
     seconds = float(words[0])
     count = rng.randint(1, 6)
@@ -58,7 +61,7 @@ def plot(rng: random.Random, attempt: str, spec: JobSpec, large: float) -> Plot:
     reply: dict[str, Any] | None = {"status": "ok"}
     if "die" in words:
         reply = None
-    elif rng.random() < 0.15:
+    elif rng.random() < failing:
         reply = {"status": "error", "ename": "ValueError", "evalue": attempt}
     return Plot(portions=tuple(portions), reply=reply, heeds=rng.random() < 0.7, heed_s=rng.random())
 
@@ -83,7 +86,8 @@ class Program(Process):
         self.live = True
         self.began_at = self.sim.now
         self._grew = grew
-        self._plot = plot(self.sim.random, attempt, spec, kernel.machine.large_output)
+        machine = kernel.machine
+        self._plot = plot(self.sim.random, attempt, spec, large=machine.large_output, failing=machine.failing_programs)
         self._next = 0
         self._heeding = False
         self._plan()
@@ -172,7 +176,7 @@ class Kernel:
 class Machine(Host):
     """A host with a disk and kernels. `records`, `spools` and the notes are files: they outlive agents."""
 
-    large_output = 0.0  # of what programs here write, the part that is larger than a frame
+    large_output = failing_programs = 0.0  # see `plot`
 
     def __init__(self, *args: Any, truth: Truth, slots: int, devices: tuple[Device, ...], clock_s: float, rate: float):
         super().__init__(*args, clock_s=clock_s, rate=rate)

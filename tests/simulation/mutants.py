@@ -167,7 +167,6 @@ MUTANTS: dict[str, Mutant] = {
         "held.gone and held.recorded and not held.told_gone",
         "held.outcome and held.recorded and not held.told_gone",
     ),
-    "end-not-persisted": Mutant("gpulayer_worker.link", "        out.append(Persist(attempt=event.attempt))\n", ""),
     "assignment-not-persisted": Mutant(
         "gpulayer_worker.link", "        out.append(Persist(attempt=assign.attempt))\n", ""
     ),

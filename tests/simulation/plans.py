@@ -53,6 +53,7 @@ class Plan:
     small_frames: float = 0.0  # a frame ends wherever the sender had the time, not with all that there is to say
     slow_starts: float = 0.0  # of preparations that take many seconds
     given_back: float = 0.0  # of attempts that can't be started where they are assigned
+    failing_programs: float = 0.0  # of those that do not die, the ones that end with an error of their own
     large_output: float = 0.0  # of what programs write, the part that is larger than a frame
     unlucky_kernels: float = 0.0  # a kernel dies just while its agent connects
     skewed: bool = False
@@ -80,6 +81,7 @@ def draw_plan(rng: Random) -> Plan:
         small_frames=rng.choice((0.1, 1.0)),
         slow_starts=rng.choice((0.02, 0.02, 0.3)),
         given_back=rng.choice((0.0, 0.02, 0.2)),
+        failing_programs=0.15,
         large_output=rng.choice((0.005, 0.02, 0.2)),
         unlucky_kernels=rng.choice((0.0, 0.0, 0.3)),
         skewed=rng.random() < 0.5,
@@ -160,4 +162,4 @@ def _output(rng: Random, plan: Plan) -> None:
     plan.chaos_s = rng.uniform(40, 100)
     plan.large_output, plan.weather.byte_s = 0.3, 2e-6
     plan.repeated_words = rng.choice((0.0, 0.5))
-    plan.jobs = Jobs(count=rng.randint(10, 20), seconds=(5.0, 20.0, 20.0), sessions=(None, None, "a"), devices=(0,))
+    plan.jobs = Jobs(count=rng.randint(10, 20), seconds=(5.0, 30.0, 60.0), sessions=(None, None, "a"), devices=(0,))

@@ -47,7 +47,7 @@ class World:
         self.control_plane.crashing_releases = plan.crashing_releases
         self.machines = [self._machine(f"w{n}", *shape) for n, shape in enumerate(plan.workers)]
         for machine in self.machines:
-            machine.large_output = plan.large_output
+            machine.large_output, machine.failing_programs = plan.large_output, plan.failing_programs
         self.agents = [Agent(machine, self.network, self.control_plane, plan) for machine in self.machines]
         for agent in self.agents:
             agent.crash_and_return = partial(self.crash_agent, agent, 1.0)
@@ -132,6 +132,14 @@ class World:
         agent.up = False
         agent.end_life()
         agent.machine.die()
+
+    def leave_half_open(self, agent: Agent) -> None:
+        """Its socket ends on its side only; the control plane is not told."""
+        end = agent.end
+        if end is not None:
+            end.dark = True
+            self.network.close(end)
+            end.closed()
 
     # ---------------------------------------------------------------- the end
 

@@ -33,7 +33,7 @@ def said(plane: Plane, event: WorkerSaid, now: float, out: Effects) -> None:
     worker.last_seen_at = now
     match event.message:
         case Heartbeat(notes=notes):
-            out.fleet_changed = worker.notes != notes
+            out.fleet_changed |= worker.notes != notes
             worker.notes = notes
             out.send(event.conn, HeartbeatAck())
         case Started(attempt=name):

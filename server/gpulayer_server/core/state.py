@@ -51,7 +51,7 @@ class Task:
     cancel_wanted: bool = False
     attempt: Attempt | None = None
     attempts: int = 0
-    lost: int = 0  # attempts that started and were lost: what retries are counted against
+    lost: int = 0  # attempts that were lost: what retries are counted against
     reasons: tuple[Reason, ...] = ()  # why it was rejected
     outcome: Outcome | None = None
     ended_at: float | None = None

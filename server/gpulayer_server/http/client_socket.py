@@ -154,14 +154,19 @@ class JobFollower:
         self._pumping = False
         self._stopped = False
         self._shell.follow(self._job, self)
-        self.wake()
+        self._soon()
 
     def update(self, view: JobView) -> None:
         """The job is another now."""
         self._view = view
-        self.wake()
+        self._soon()
 
     def wake(self) -> None:
+        """The stream grew: its bytes go at once, before the rest of the frame that brought them is looked at."""
+        if not self._pumping and not self._stopped:
+            self._pump()
+
+    def _soon(self) -> None:
         """There may be something to send: what comes in one turn of the loop goes out in one frame."""
         if not self._pumping and not self._stopped:
             self._pumping = True
@@ -184,7 +189,7 @@ class JobFollower:
             self.stop()
             return
         if sent is None:
-            self.wake()
+            self._soon()
         else:
             self._pumping = True
             sent.add_done_callback(self._taken)
@@ -195,7 +200,7 @@ class JobFollower:
         if sent.cancelled() or sent.exception() is not None:
             self.stop()
         else:
-            self.wake()
+            self._soon()
 
     def _next(self) -> list[ServerToClient]:
         view = self._view

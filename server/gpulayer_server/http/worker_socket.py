@@ -55,7 +55,7 @@ class WorkerSocket(Socket):
         except ProtocolError as error:
             log.warning("a worker at %s sent a bad frame: %s", self.request.remote_ip, error)
             self.send([Refuse(code="bad_frame", text=str(error), retry=True)])  # a new connection makes it whole
-            self._flush()
+            self.send_now()
             self._dropped = True
             self.close(1002, "bad frame")
             return
@@ -109,10 +109,11 @@ class WorkerSocket(Socket):
         To a closed socket nothing goes: the worker's next hello tells what it missed.
         """
         if not self._outgoing:
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.send_now)
         self._outgoing += messages
 
-    def _flush(self) -> None:
+    def send_now(self) -> None:
+        """Send now what was said."""
         messages, self._outgoing = self._outgoing, []
         if not messages:
             return
@@ -128,7 +129,7 @@ class WorkerSocket(Socket):
         """Close the connection from this side."""
         if not self._dropped:
             self._dropped = True  # what still comes on it is not looked at
-            self._flush()
+            self.send_now()
             self.close(1000, reason[:120])
             self.shell.disconnect(self.conn)
 

@@ -1,0 +1,230 @@
+"""What workers say of attempts, and what follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulayer.protocol.messages import Finished, Forget, Heartbeat, HeartbeatAck, HeldAttempt, Progress, Recorded
+from gpulayer.protocol.types import Outcome, State
+from gpulayer_server.core.attempts import lose, requeue_unstarted
+from gpulayer_server.core.events import Effects
+
+
+def test_an_attempt_goes_from_assigned_to_its_end(world):
+    conn = world.join()
+    job = world.submit().id
+    attempt = world.attempt(job).id
+    assert world.state(job) is State.ASSIGNED
+    world.now += 1
+    world.start(conn, attempt)
+    assert world.state(job) is State.RUNNING
+    assert world.attempt(job).started_at == world.now
+    world.now += 1
+    world.finish(conn, attempt, end=7)
+    assert world.out.sends == [(conn, Recorded(attempt=attempt))]
+    view = world.view(job)
+    assert (view.state, view.end_offset, view.ended_at) == (State.SUCCEEDED, 7, world.now)
+    world.release(conn, attempt)
+    assert (conn, Forget(attempt=attempt)) in world.out.sends
+    assert world.plane.idle()
+
+
+def test_slot_and_devices_are_held_until_released(world):
+    conn = world.join(slots=1, gpus=1)
+    first = world.submit(gpus=1).id
+    second = world.submit(gpus=1).id
+    worker = world.plane.workers["id-box"]
+    attempt = world.attempt(first).id
+    assert [device.uuid for device in world.attempt(first).devices] == ["box-gpu0"]
+    world.start(conn, attempt)
+    world.finish(conn, attempt)
+    assert (worker.slots_free, worker.free_devices(), world.state(second)) == (0, [], State.QUEUED)
+    world.release(conn, attempt)
+    assert world.assigned() == [second]
+
+
+def test_finished_with_bytes_missing_closes_the_connection_and_records_nothing(world):
+    conn, job, attempt = world.running()
+    outcome = Outcome(state=State.SUCCEEDED)
+    world.say(conn, Finished(attempt=attempt, end_offset=10, outcome=outcome), acked=9)
+    assert [closed for closed, _ in world.out.closes] == [conn]
+    assert not world.out.sends
+    assert world.state(job) is State.RUNNING
+
+
+def test_a_repeated_finished_is_answered_and_changes_nothing(world):
+    conn, job, attempt = world.running()
+    world.finish(conn, attempt)
+    world.finish(conn, attempt, State.FAILED)
+    assert world.out.sends == [(conn, Recorded(attempt=attempt))]
+    assert not world.out.rows
+    assert world.state(job) is State.SUCCEEDED
+
+
+def test_finished_may_come_for_an_attempt_that_never_said_started(world):
+    conn = world.join()
+    job = world.submit().id
+    world.finish(conn, world.attempt(job).id, State.FAILED)
+    assert world.state(job) is State.FAILED
+    other = world.submit().id
+    world.finish(conn, world.attempt(other).id)
+    assert world.state(other) is State.SUCCEEDED
+
+
+def test_words_of_another_worker_change_nothing(world):
+    _, job, attempt = world.running()
+    other = world.join("other")
+    world.finish(other, attempt)
+    world.release(other, attempt)
+    assert world.state(job) is State.RUNNING
+    assert attempt in world.plane.attempts
+
+
+def test_words_on_a_closed_connection_change_nothing(world):
+    conn, job, attempt = world.running()
+    world.leave(conn)
+    world.finish(conn, attempt)
+    assert not world.out.sends
+    assert world.state(job) is State.RUNNING
+
+
+def test_not_started_puts_the_task_back_before_later_ones(world):
+    conn = world.join(slots=1)
+    first, second = world.submit().id, world.submit().id
+    attempt = world.attempt(first).id
+    world.give_back(conn, attempt)
+    assert (conn, Forget(attempt=attempt)) in world.out.sends
+    assert world.assigned() == [first]
+    assert world.attempt(first).id != attempt
+    assert world.view(first).attempts == 2
+    assert world.state(second) is State.QUEUED
+
+
+def test_not_started_uses_up_no_retry(world):
+    conn = world.join()
+    job = world.submit(retries=1).id
+    world.give_back(conn, world.attempt(job).id)
+    assert world.plane.jobs[job].tasks[0].lost == 0
+
+
+def test_an_attempt_given_back_after_a_loss_of_touch_waits_again(world):
+    conn = world.join()
+    job = world.submit().id
+    attempt = world.attempt(job).id
+    world.leave(conn)
+    world.wait(5)
+    conn = world.join(attempts=(HeldAttempt(attempt=attempt),))
+    assert world.state(job) is State.RUNNING
+    world.give_back(conn, attempt)
+    assert world.assigned() == [job]
+
+
+def test_an_attempt_that_never_started_and_is_not_wanted_ends_cancelled(world):
+    conn = world.join()
+    job = world.submit().id
+    attempt = world.attempt(job).id
+    world.leave(conn)
+    world.wait(5)
+    world.cancel(job)
+    conn = world.join(attempts=(HeldAttempt(attempt=attempt),))
+    world.give_back(conn, attempt)
+    assert world.out.jobs[job].tasks[0].state is State.CANCELLED
+    assert world.plane.idle()
+
+
+def test_a_lease_that_ends_with_a_retry_left_queues_the_task_again(world):
+    conn, job, attempt = world.running(retries=1)
+    world.join("full", slots=1)
+    world.submit(worker="full")
+    world.leave(conn)
+    world.wait(59)
+    assert world.state(job) is State.UNREACHABLE
+    world.wait(1)
+    assert [name for name, _ in world.out.marks] == [attempt]
+    assert world.state(job) is State.QUEUED
+    assert not world.plane.accepts_output(conn, attempt)
+
+
+def test_the_retry_runs_on_another_worker(world):
+    conn, job, attempt = world.running(retries=1)
+    other = world.join("other")
+    world.leave(conn)
+    world.wait(60)
+    assert world.assigned() == [job]
+    assert world.attempt(job).worker == "id-other"
+    retry = world.attempt(job).id
+    world.start(other, retry)
+    world.finish(other, retry)
+    assert (world.state(job), world.view(job).attempts) == (State.SUCCEEDED, 2)
+    assert list(world.plane.workers["id-box"].holders) == [attempt]
+
+
+def test_a_second_loss_without_a_retry_left_fails_the_task(world):
+    conn, job, _ = world.running(retries=1)
+    other = world.join("other")
+    world.leave(conn)
+    world.wait(60)
+    world.start(other, world.attempt(job).id)
+    world.leave(other)
+    world.wait(60)
+    view = world.view(job)
+    assert view.state is State.FAILED
+    assert "out of reach for 60 s" in view.outcome.problem
+
+
+def test_without_retries_nothing_expires(world):
+    conn, job, _ = world.running()
+    world.leave(conn)
+    world.wait(300)
+    assert world.state(job) is State.UNREACHABLE
+    assert not world.out.marks
+
+
+def test_a_released_attempt_whose_end_was_never_told_is_lost(world):
+    conn, job, attempt = world.running()
+    world.release(conn, attempt)
+    assert [name for name, _ in world.out.marks] == [attempt]
+    assert world.out.jobs[job].tasks[0].state is State.FAILED
+    assert world.plane.idle()
+
+
+def test_output_is_accepted_from_the_holder_while_it_is_not_over(world):
+    conn, _, attempt = world.running()
+    other = world.join("other")
+    accepts = world.plane.accepts_output
+    assert accepts(conn, attempt)
+    assert not accepts(other, attempt)
+    world.finish(conn, attempt)
+    assert not accepts(conn, attempt)
+
+
+def test_progress_is_shown_until_the_program_runs(world):
+    conn = world.join()
+    job = world.submit().id
+    attempt = world.attempt(job).id
+    world.say(conn, Progress(attempt=attempt, text="sending 3 of 9 files"))
+    assert world.view(job).progress == "sending 3 of 9 files"
+    assert world.out.changed == {job}
+    assert not world.out.rows
+    world.start(conn, attempt)
+    assert world.view(job).progress == ""
+
+
+def test_a_heartbeat_is_answered_and_its_notes_are_kept(world):
+    conn = world.join()
+    world.say(conn, Heartbeat(notes=("disk is full",)))
+    assert world.out.sends == [(conn, HeartbeatAck())]
+    assert world.out.fleet_changed
+    assert world.plane.workers["id-box"].notes == ("disk is full",)
+    world.say(conn, Heartbeat(notes=("disk is full",)))
+    assert not world.out.fleet_changed
+
+
+def test_a_task_without_an_attempt_cannot_be_lost_or_given_back(world):
+    world.join(slots=1)
+    world.submit()
+    task = world.plane.jobs[world.submit().id].tasks[0]
+    with pytest.raises(RuntimeError, match="no attempt to lose"):
+        lose(world.plane, task, "x", world.now, Effects())
+    with pytest.raises(RuntimeError, match="no attempt to give back"):
+        requeue_unstarted(world.plane, task, world.now, Effects())
