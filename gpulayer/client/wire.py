@@ -35,6 +35,7 @@ class Wire:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lock = threading.Lock()
         self._partial: list[bytes] = []
+        self._early: list[Frame] = []
         self._protocol = ClientProtocol(parse_uri(url.replace("http", "ws", 1)), max_size=_MAX_FRAME_BYTES)
         try:
             self._shake_hands(token)
@@ -58,7 +59,8 @@ class Wire:
         error = self._protocol.handshake_exc
         if isinstance(error, InvalidHandshake):
             raise WireClosed(f"the control plane refused the connection: {error}") from error
-        self._protocol.events_received()  # the response to the handshake
+        # What the other side said at once may have come with its response.
+        self._early = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
 
     def send(self, data: bytes) -> None:
         """Send one binary message. Raises `WireClosed`."""
@@ -70,6 +72,9 @@ class Wire:
 
     def messages(self) -> Iterator[bytes]:
         """The messages that come, until the connection ends; raises `WireClosed` then."""
+        early, self._early = self._early, []
+        for event in early:
+            yield from self._take(event)
         while True:
             try:
                 data = self._socket.recv(_READ_BYTES)
