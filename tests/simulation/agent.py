@@ -337,6 +337,8 @@ def _record(held: link.Held) -> bytes:
 
 def _held(data: bytes) -> link.Held:
     record = msgspec.msgpack.decode(data, type=AttemptRecord)
+    if record.assign is None:
+        raise Violation("a record without its assignment")
     return link.Held(
         assign=record.assign,
         began=record.began,

@@ -15,6 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
 
 _CORE = "gpulayer_server.core"
+_FOUND = 10  # an exit code that no accident has
 
 
 @dataclass(frozen=True)
@@ -235,12 +236,12 @@ class _Loader(SourceFileLoader):
 
 
 def run_one(name: str, seconds: float, start: int) -> int:
-    """In this process, which must not have imported the code yet: 1 when a seed finds the mutant."""
+    """In this process, which must not have imported the code yet: `_FOUND` when a seed finds the mutant."""
     sys.meta_path.insert(0, _Finder(MUTANTS[name]))
     from tests.simulation.__main__ import run_seeds
 
     tally = run_seeds(start, 1, seconds, clock=time.process_time)  # others may use this machine, too
-    return 1 if tally.failing else 0
+    return _FOUND if tally.failing else 0
 
 
 def find(name: str, seconds: float, start: int = 0) -> tuple[bool, str]:
@@ -249,10 +250,10 @@ def find(name: str, seconds: float, start: int = 0) -> tuple[bool, str]:
     done = subprocess.run(
         [*command, "--seconds", str(seconds), "--start", str(start)], capture_output=True, text=True, check=False
     )
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, _FOUND):
         raise RuntimeError(f"mutant {name}: {done.stderr.strip()}")
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return done.returncode == 1, lines[-1] if lines else ""
+    return done.returncode == _FOUND, lines[-1] if lines else ""
 
 
 def main(argv: list[str] | None = None) -> int:

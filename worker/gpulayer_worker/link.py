@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gpulayer.protocol.messages import (
     Ack,
@@ -37,7 +36,7 @@ from gpulayer.protocol.messages import (
     Welcome,
     WorkerMessage,
 )
-from gpulayer.protocol.types import FRAME_DATA_BYTES, Outcome
+from gpulayer.protocol.types import FRAME_DATA_BYTES
 from gpulayer_worker.link_events import (
     Began,
     CloseSession,
@@ -50,6 +49,7 @@ from gpulayer_worker.link_events import (
     Event,
     GaveBack,
     Gone,
+    Held,
     Interrupt,
     Kill,
     Persist,
@@ -109,31 +109,6 @@ LEASE_PART = 0.8
 
 #: What a new agent grants the leases that it finds: when the agent before it had a word is not known.
 RESUMED_LEASE_S = 5.0
-
-
-@dataclass(kw_only=True)
-class Held:
-    """An attempt that this worker holds. Only `Link` changes it."""
-
-    assign: Assign
-    began: bool = False
-    outcome: Outcome | None = None
-    end: int | None = None  # the spool's final length
-    gone: bool = False  # no process of it is left
-    recorded: bool = False  # nothing more of its results is wanted: recorded, or given up
-    given_back: str = ""  # why it could not be started here
-    killed: bool = False
-    spool_end: int = 0
-    sent: int = 0  # on this connection
-    acked: int = 0
-    told_began: bool = False  # on this connection
-    told_end: bool = False  # on this connection
-    told_gone: bool = False  # on this connection
-
-    @property
-    def live(self) -> bool:
-        """Whether its program runs, or is about to."""
-        return self.outcome is None and not self.gone
 
 
 class Link:

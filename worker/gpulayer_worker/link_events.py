@@ -1,4 +1,4 @@
-"""What goes into the worker's link, and what comes out of it."""
+"""What goes into the worker's link, what comes out of it, and what it holds."""
 
 from __future__ import annotations
 
@@ -207,3 +207,30 @@ class Stop:
 Effect: TypeAlias = (
     SayHello | Send | SendOutput | Persist | Start | Interrupt | Kill | CloseSession | Trim | Drop | Reconnect | Stop
 )
+
+# ---------------------------------------------------------------- what is held
+
+
+@dataclass(kw_only=True)
+class Held:
+    """An attempt that this worker holds. Only `Link` changes it."""
+
+    assign: Assign
+    began: bool = False
+    outcome: Outcome | None = None
+    end: int | None = None  # the spool's final length
+    gone: bool = False  # no process of it is left
+    recorded: bool = False  # nothing more of its results is wanted: recorded, or given up
+    given_back: str = ""  # why it could not be started here
+    killed: bool = False
+    spool_end: int = 0
+    sent: int = 0  # on this connection
+    acked: int = 0
+    told_began: bool = False  # on this connection
+    told_end: bool = False  # on this connection
+    told_gone: bool = False  # on this connection
+
+    @property
+    def live(self) -> bool:
+        """Whether its program runs, or is about to."""
+        return self.outcome is None and not self.gone
