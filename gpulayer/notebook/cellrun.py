@@ -186,6 +186,7 @@ class _Following:
         outcome = Outcome(state=State.SUCCEEDED, peak_rss_bytes=peak)
         began = view.started_at or view.submitted_at
         ended_at = began + time.monotonic() - self._began
+        self._subscription.over = True  # the control plane ends it by itself, with the job: nothing need be said
         self.view = self._unshown = replace(
             view, state=State.SUCCEEDED, cancelling=False, started_at=began, ended_at=ended_at, outcome=outcome
         )
