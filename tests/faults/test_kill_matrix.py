@@ -69,7 +69,7 @@ class Stage:
             f"for number in range({LINES}):\n    print(f'line {{number}}', flush=True)\n"
         )
 
-    def kill(self, victim: str) -> None:
+    def kill(self, victim: str, step: int) -> None:
         """Kill the victim."""
         if victim == "notebook kernel":
             self.notebook.kill()
@@ -82,13 +82,19 @@ class Stage:
         else:
             if victim.startswith("keeper"):
                 self.worker.kill_keeper()
-            end(self.kernel_pid(), signal.SIGKILL)
+            pid = self.kernel_pid()
+            assert pid is not None or STEPS[step][0] == "acked"  # only there may it be gone by itself
+            if pid is not None:
+                end(pid, signal.SIGKILL)
 
-    def kernel_pid(self) -> int:
-        """The process of the kernel that has the cell."""
+    def kernel_pid(self) -> int | None:
+        """The process of the kernel that has the cell; None where its agent has ended it, the cell being over."""
         (note,) = (self.worker.data / "attempts").glob("*/kernel.json")
         name = json.loads(note.read_bytes())["kernel"]
-        return json.loads((self.worker.data / "groups" / f"{name}.json").read_bytes())["pid"]
+        try:
+            return json.loads((self.worker.data / "groups" / f"{name}.json").read_bytes())["pid"]
+        except FileNotFoundError:
+            return None
 
     def restart(self, victim: str) -> None:
         """Start again what would be started again; agents and keepers start each other."""
@@ -162,7 +168,7 @@ def test_a_kill_loses_nothing(stage: Stage, victim: str, step: int) -> None:
         cell = stage.notebook.start(stage.cell())
         point.await_hit()
         spooled = spooled_text(stage.worker)
-        stage.kill(victim)
+        stage.kill(victim, step)
         point.release()
     stage.restart(victim)
     job = the_job(stage, jobs_before)

@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from gpulayer.protocol.endpoint import Endpoint
-from gpulayer.protocol.messages import Order, ProtocolError, ServerMessage, WorkerMessage, to_worker
+from gpulayer.protocol.messages import Order, ProtocolError, Refuse, ServerMessage, WorkerMessage, to_worker
 
 log = logging.getLogger("gpulayer.worker")
 
@@ -97,8 +97,10 @@ class Channel:
             async for frame in connection:
                 data = order.accept(frame if isinstance(frame, bytes) else frame.encode())
                 if data is not None:
-                    self._heard()
-                    self._received(to_worker(data))
+                    messages = to_worker(data)
+                    if not any(isinstance(message, Refuse) for message in messages):
+                        self._heard()  # who is refused comes back ever more seldom
+                    self._received(messages)
         finally:
             self._connection = None
             sender.cancel()

@@ -159,8 +159,9 @@ class CellRun:
         finally:
             if not kernel_wanted.done():
                 kernel_wanted.cancel()
-        self._check_wish()
         layout = self._services.layout
+        if layout.noted(self._folder, "kernel") is None:
+            self._check_wish()  # one that a kernel has already may run there: it is interrupted, and watched to its end
         # From here on a new agent finds the kernel; it sends the cell again, and a kernel runs an attempt once.
         layout.note(self._folder, "kernel", {"kernel": kernel.name, "workspace": str(workspace)})
         self._services.watch.add(layout.spool(self._name), self._look)
