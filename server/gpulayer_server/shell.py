@@ -21,7 +21,7 @@ from gpulayer_server.clock import Clock
 from gpulayer_server.core.events import Effects, Event, Tick, WorkerGone
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Job, Settings
-from gpulayer_server.core.views import job_view, stored_view, waiting_view
+from gpulayer_server.core.views import job_view, names_of_workers, stored_view, waiting_view
 from gpulayer_server.datafolder import DataFolder
 from gpulayer_server.store.committer import Committer
 from gpulayer_server.store.database import Store, StoreError
@@ -284,7 +284,7 @@ class Shell:
         return plane
 
     def _names(self) -> dict[str, str]:
-        return {worker.id: worker.name for worker in self.plane.workers.values()}
+        return names_of_workers(self.plane)
 
     async def _tick(self) -> None:
         while True:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def job_view(plane: Plane, job: Job) -> JobView:
     """A live job, as its record has it."""
-    worker_names = {worker.id: worker.name for worker in plane.workers.values()}
-    return stored_view(job, worker_names)
+    return stored_view(job, names_of_workers(plane))
 
 
 def waiting_view(plane: Plane, job: Job, now: float) -> JobView:
@@ -27,6 +26,11 @@ def waiting_view(plane: Plane, job: Job, now: float) -> JobView:
     if task.state is not State.QUEUED:
         return view
     return replace(view, reasons=why_waiting(plane, task, now), ahead=plane.queue.ahead_of(task.id))
+
+
+def names_of_workers(plane: Plane) -> dict[str, str]:
+    """Names by id."""
+    return {worker.id: worker.name for worker in plane.workers.values()}
 
 
 def stored_view(job: Job, worker_names: dict[str, str]) -> JobView:

@@ -48,23 +48,6 @@ from gpulayer_worker.link import (
 )
 from tests.support.link import DONE, Wire, assign
 
-
-@pytest.fixture
-def wire() -> Wire:
-    """A link that is welcomed and holds nothing."""
-    wire = Wire()
-    wire.welcome()
-    return wire
-
-
-@pytest.fixture
-def one(wire: Wire) -> Wire:
-    """The same, with attempt 'a' begun."""
-    wire.hear(assign())
-    wire.do(Began(attempt="a"))
-    return wire
-
-
 # ---------------------------------------------------------------- assignments
 
 

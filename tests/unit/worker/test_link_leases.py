@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpulayer.protocol.messages import (
     EndSession,
     HeartbeatAck,
@@ -34,23 +32,6 @@ from gpulayer_worker.link import (
     Tick,
 )
 from tests.support.link import DONE, Wire, assign
-
-
-@pytest.fixture
-def wire() -> Wire:
-    """A link that is welcomed and holds nothing."""
-    wire = Wire()
-    wire.welcome()
-    return wire
-
-
-@pytest.fixture
-def one(wire: Wire) -> Wire:
-    """The same, with attempt 'a' begun."""
-    wire.hear(assign())
-    wire.do(Began(attempt="a"))
-    return wire
-
 
 # ---------------------------------------------------------------- sessions
 
