@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpulayer.client.errors import ControlPlaneError
+from gpulayer.protocol.failpoints import Failpoint
 from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel
 from gpulayer.protocol.types import JobView
 from tests.faults.matrix import MATRIX, STEPS, Expect, markdown
@@ -86,6 +87,20 @@ class Stage:
             assert pid is not None or STEPS[step][0] == "acked"  # only there may it be gone by itself
             if pid is not None:
                 end(pid, signal.SIGKILL)
+
+    def standing(self) -> str:
+        """How everything stands, for the message of a failed test."""
+        files = [path for path in self.worker.data.rglob("*.json") if "spool" not in path.parts]
+        parts = [
+            f"jobs: {self.deployment.api.jobs(limit=2)}",
+            "processes:",
+            *(f"  {pid} {line}" for pid, line in self.deployment.processes().items()),
+            "records:",
+            *(f"  {path.relative_to(self.worker.data)} {path.read_text()[:300]!r}" for path in sorted(files)),
+            f"agent: {self.worker.log[-3000:]}",
+            f"keeper: {(self.worker.data / 'join.log').read_text()[-2000:]}",
+        ]
+        return "\n".join(parts)
 
     def kernel_pid(self) -> int | None:
         """The process of the kernel that has the cell; None where its agent has ended it, the cell being over."""
@@ -166,7 +181,7 @@ def test_a_kill_loses_nothing(stage: Stage, victim: str, step: int) -> None:
     jobs_before = {job.id for job in stage.deployment.api.jobs(limit=1000)}
     with stage.deployment.failpoint(STEPS[step][1]) as point:
         cell = stage.notebook.start(stage.cell())
-        point.await_hit()
+        await_hit(stage, point)
         spooled = spooled_text(stage.worker)
         stage.kill(victim, step)
         point.release()
@@ -178,6 +193,14 @@ def test_a_kill_loses_nothing(stage: Stage, victim: str, step: int) -> None:
     runs = stage.runs.read_text() if stage.runs.exists() else ""
     assert runs in (("run\n",) if expect.output == "whole" else ("", "run\n"))
     check_nothing_left(stage)
+
+
+def await_hit(stage: Stage, point: Failpoint) -> None:
+    """Wait until somebody stands at the point; where nobody comes, say how everything stands."""
+    try:
+        point.await_hit()
+    except TimeoutError as error:
+        raise AssertionError(f"{error}\n{stage.standing()}") from error
 
 
 def the_job(stage: Stage, before: set[str]) -> JobView:

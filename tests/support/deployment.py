@@ -23,6 +23,8 @@ import httpx
 from gpulayer.client.api import Api
 from gpulayer.protocol.endpoint import Endpoint, read_endpoint
 from gpulayer.protocol.failpoints import Failpoint
+from gpulayer_worker.keeper.identity import alive
+from gpulayer_worker.keeper.procs import process_table
 from gpulayer_worker.keeper.records import Folder
 from gpulayer_worker.keeper.spawning import KEEPER_VARIABLE
 from tests.support.notebook import Notebook
@@ -133,12 +135,23 @@ class Worker:
         end(self.keeper_pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask the keeper to end, with everything that it has."""
-        if pid := self._record("keeper").get("pid"):
+        """Ask the keeper to end, with everything that it has; an agent that just lost its keeper starts one first."""
+        pid = until(self._living_keeper, f"a keeper of {self.name}")
+        if pid > 0:
             end(pid)
         if self.process is not None:
             self.process.wait(PATIENCE_S)
             self.process = None
+
+    def _living_keeper(self) -> int | None:
+        """The pid of the keeper; -1 where neither it nor an agent that would start one lives, None in between."""
+        if self._lives("keeper"):
+            return self.keeper_pid
+        return None if self._lives("agent") else -1
+
+    def _lives(self, name: str) -> bool:
+        record = self._record(name)
+        return bool(record) and alive(process_table(), record["pid"], record["start_time"])
 
     def _record(self, name: str) -> dict[str, Any]:
         """What the keeper noted, {} where nothing is."""

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from gpulayer_worker.keeper.client import ExitRecord, KeeperClient, KeeperGone, start_keeper
+from gpulayer_worker.keeper.client import ExitRecord, KeeperClient, KeeperError, KeeperGone, start_keeper
 
 log = logging.getLogger("gpulayer.worker")
 
 T = TypeVar("T")
+
+_AGAIN_S = 2.0
 
 
 class KeeperLink:
@@ -52,12 +54,15 @@ class KeeperLink:
         return Path(json.loads((self._data / "keeper.json").read_bytes())["run_dir"])
 
     async def spawn(self, *, id: str, argv: list[str], env: Mapping[str, str], cwd: Path, log_file: Path) -> int:
-        """Start a group, or find the one of this id; its pid. The exit record lies beside the log."""
+        """Start a group, or find the one of this id; its pid. The exit record lies beside the log.
+
+        Raises KeeperError when it can't be started, or when no keeper can.
+        """
 
         def ask(client: KeeperClient) -> Awaitable[int]:
             return self._spawned(client, id, argv, env, cwd, log_file)
 
-        return await self._ask(ask)
+        return await self._ask(ask, self._come_back)
 
     async def _spawned(
         self, client: KeeperClient, id: str, argv: list[str], env: Mapping[str, str], cwd: Path, log_file: Path
@@ -96,8 +101,16 @@ class KeeperLink:
         """The groups that have a process."""
         return {group.id for group in await self._ask(lambda client: client.list()) if not group.gone}
 
-    async def _ask(self, question: Callable[[KeeperClient], Awaitable[T]]) -> T:
-        """Ask; a keeper that died meanwhile is replaced, and asked again: every question may be asked twice."""
+    async def _ask(
+        self,
+        question: Callable[[KeeperClient], Awaitable[T]],
+        come_back: Callable[[KeeperClient | None], Awaitable[None]] | None = None,
+    ) -> T:
+        """Ask; a keeper that died meanwhile is replaced, and asked again: every question may be asked twice.
+
+        `come_back` is how; without it, patiently.
+        """
+        come_back = come_back or self._come_back_patiently
         while True:
             client = self._client
             try:
@@ -105,7 +118,7 @@ class KeeperLink:
                     raise KeeperGone("not connected")
                 return await question(client)
             except KeeperGone:
-                await self._come_back(client)
+                await come_back(client)
 
     async def _listen(self) -> None:
         while True:
@@ -117,7 +130,16 @@ class KeeperLink:
                     if event.kind == "exit" and event.record is not None:
                         self._exited(event.id, event.record)
             except KeeperGone:
-                await self._come_back(client)
+                await self._come_back_patiently(client)
+
+    async def _come_back_patiently(self, lost: KeeperClient | None) -> None:
+        """Come back however long no keeper can be started: without one nothing ends, and nobody tells of an end."""
+        while True:
+            try:
+                return await self._come_back(lost)
+            except KeeperError as error:
+                log.error("%s; trying again in %.0f s", error, _AGAIN_S)
+                await asyncio.sleep(_AGAIN_S)
 
     def _exited(self, id: str, record: ExitRecord) -> None:
         future = self._exits.get(id)
@@ -129,9 +151,17 @@ class KeeperLink:
             if self._client is not lost:
                 return  # somebody else was quicker
             log.warning("the keeper is gone: starting a new one")
-            await asyncio.to_thread(start_keeper, self._data, self._agent_argv, portable=self._portable)
-            await self._connect()
+            await self._start_and_connect()
         await self._resync()
+
+    async def _start_and_connect(self) -> None:
+        """A keeper and a connection to it; one that dies in between is replaced too."""
+        while True:
+            await asyncio.to_thread(start_keeper, self._data, self._agent_argv, portable=self._portable)
+            try:
+                return await self._connect()
+            except KeeperGone as error:
+                log.warning("%s", error)
 
     async def _connect(self) -> None:
         client = KeeperClient(self._data)

@@ -27,6 +27,7 @@ from gpulayer_worker.layout import Layout
 log = logging.getLogger("gpulayer.worker")
 
 _READY_S = 60.0
+_STARTS = 3  # of a kernel whose keepers die
 _TAIL_BYTES = 64 * 1024  # a crash is reported with the frames of all threads
 _RUNNER = Path(kernel_package.__file__).with_name("main.py")
 _RECORDS = Path(protocol_package.__file__).with_name("records.py")
@@ -35,6 +36,10 @@ _FAILPOINTS = Path(protocol_package.__file__).with_name("failpoints.py")
 
 class KernelError(RuntimeError):
     """A kernel that did not come up, with the last lines that it wrote."""
+
+
+class _Unknown(KernelError):
+    """Such a kernel whose keeper died too: it may have been well."""
 
 
 @dataclass
@@ -87,14 +92,27 @@ class Kernels:
     async def take(self, owner: str) -> Kernel:
         """A fresh kernel, warm if there is one; `owner` is noted, so that a new agent knows whose it is."""
         self.keep_warm()
-        task = self._warm.pop(0) if self._warm else asyncio.create_task(self._start())
-        kernel = await task
-        if kernel.exit.done():
-            await self.end(kernel.name)
-            kernel = await self._start()
+        kernel = await self._warm_one() or await self._start()
         self.keep_warm()  # the next cell finds one too
         self._layout.note(kernel.folder, "owner", {"owner": owner})
         return kernel
+
+    async def _warm_one(self) -> Kernel | None:
+        """The warm kernel; None where there is none, or one that did not come up or died since: that says nothing now.
+
+        Raises asyncio.CancelledError.
+        """
+        if not self._warm:
+            return None
+        try:
+            kernel = await self._warm.pop(0)
+        except (KernelError, KeeperError, OSError) as error:
+            log.warning("a warm kernel did not come up: %s", error)
+            return None
+        if not kernel.exit.done():
+            return kernel
+        await self.end(kernel.name)
+        return None
 
     async def find(self, name: str) -> Kernel | None:
         """A kernel that an agent before us started, alive or not; None where nothing is left of it."""
@@ -148,6 +166,18 @@ class Kernels:
         self._context.destroy(linger=0)
 
     async def _start(self) -> Kernel:
+        """A new kernel that is up.
+
+        A keeper that dies between forking a kernel and letting it go takes it along; nobody knows how it ended then.
+        """
+        for _ in range(_STARTS - 1):
+            try:
+                return await self._start_once()
+            except _Unknown as error:
+                log.warning("%s; starting another", error)
+        return await self._start_once()
+
+    async def _start_once(self) -> Kernel:
         name = f"k{secrets.token_hex(5)}"
         folder = self._layout.kernel(name)
         folder.mkdir(mode=0o700, parents=True)
@@ -187,7 +217,8 @@ class Kernels:
         lines = kernel.tail()
         await self.end(kernel.name)
         last = lines.splitlines()[-1] if lines else "it wrote nothing"
-        raise KernelError(f"the kernel {why} ({self._python}): {last}")
+        lost = kernel.exit.done() and kernel.exit.result().unknown
+        raise (_Unknown if lost else KernelError)(f"the kernel {why} ({self._python}): {last}")
 
 
 def kernel_environ() -> dict[str, str]:
