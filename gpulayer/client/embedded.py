@@ -30,11 +30,12 @@ def find_or_start(folder: Path | None = None) -> Endpoint:
     endpoint = read_endpoint(folder)
     if listens(endpoint):
         return endpoint
-    if endpoint is not None and os.environ.get("GPULAYER_EMBEDDED") == "0":
-        raise ConnectionRefusedError(f"{endpoint.url} does not answer, and GPULAYER_EMBEDDED=0 forbids to start one")
-    if os.environ.get("GPULAYER_EMBEDDED") == "0":
-        raise ControlPlaneError(f"{folder}/endpoint.json is not there, and GPULAYER_EMBEDDED=0 forbids to start one")
-    return _start(folder)
+    if os.environ.get("GPULAYER_EMBEDDED") != "0":
+        return _start(folder)
+    why = "and GPULAYER_EMBEDDED=0 forbids to start one"
+    if endpoint is None:
+        raise ControlPlaneError(f"{folder}/endpoint.json is not there, {why}")
+    raise ConnectionRefusedError(f"{endpoint.url} does not answer, {why}")
 
 
 def listens(endpoint: Endpoint | None) -> TypeGuard[Endpoint]:

@@ -62,6 +62,7 @@ class Agent:
         self.layout = Layout(options.data)
         self.sessions: dict[str, Kernel] = {}
         self.ended_sessions: dict[str, asyncio.Event] = {}  # set once the control plane was told, or will be by a hello
+        self._ending: set[str] = set()
         self.reserve_bytes = options.reserve_bytes
         self._find_endpoint = endpoint
         self._nonce = secrets.token_hex(8)
@@ -126,18 +127,30 @@ class Agent:
             self.session_ready(session, kernel)
         for folder in [folder for folder in folders if folder.name not in found]:
             shutil.rmtree(folder, ignore_errors=True)
-        owners = {each.assign.attempt for each in held if not each.gone} | set(found)
-        await self.kernels.clean(owners)
+        noted = [
+            self.layout.noted(self.layout.attempt(each.assign.attempt), "kernel") for each in held if not each.gone
+        ]
+        # By the kernels' own names: one that an attempt took, and was not noted with it, would never be asked for.
+        await self.kernels.clean(
+            {note["kernel"] for note in noted if note} | {kernel.name for kernel in found.values()}
+        )
         for each in held:
             if not each.gone:
                 self._take_up(each)
         self.kernels.keep_warm()
 
     def _take_up(self, held: link.Held) -> None:
-        if held.outcome is None:
-            self._start(held.assign)
+        assign = held.assign
+        if held.outcome is not None:
+            self._spawn(self._finish_clean_up(assign))
+        elif (
+            assign.session is not None
+            and assign.session not in self.sessions
+            and self.layout.noted(self.layout.attempt(assign.attempt), "kernel") is None
+        ):
+            self.emit(link.GaveBack(attempt=assign.attempt, reason="its session's kernel is gone"))
         else:
-            self._spawn(self._finish_clean_up(held.assign))
+            self._start(assign)
 
     async def _finish_clean_up(self, assign: Assign) -> None:
         """The cell had ended; its kernel may still be there."""
@@ -299,6 +312,9 @@ class Agent:
         await self._end_session(session, "released")
 
     async def _end_session(self, session: str, reason: str) -> None:
+        if session in self._ending:
+            return  # whoever is at it tells, once nothing of it is left
+        self._ending.add(session)
         told = self.ended_sessions.setdefault(session, asyncio.Event())
         kernel = self.sessions.pop(session, None)
         if kernel is not None:

@@ -5,18 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from gpulayer.protocol.endpoint import Endpoint
-from gpulayer.protocol.messages import Order, ProtocolError, Refuse, ServerMessage, WorkerMessage, to_worker
+from gpulayer.protocol.messages import Order, Output, ProtocolError, Refuse, ServerMessage, WorkerMessage, to_worker
+from gpulayer.protocol.types import FRAME_DATA_BYTES
 
 log = logging.getLogger("gpulayer.worker")
 
 _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 5.0
+
+
+def frames(messages: list[WorkerMessage]) -> Iterator[list[WorkerMessage]]:
+    """The messages in order, in frames whose output is at most FRAME_DATA_BYTES together."""
+    start = held = 0
+    for number, message in enumerate(messages):
+        size = len(message.data) if isinstance(message, Output) else 0
+        if held + size > FRAME_DATA_BYTES:
+            yield messages[start:number]
+            start, held = number, 0
+        held += size
+    if start < len(messages):
+        yield messages[start:]
 
 
 class Channel:
@@ -118,7 +132,7 @@ class Channel:
                 await self._wake.wait()
                 self._wake.clear()
                 messages, self._outgoing = self._outgoing, []
-                if messages:
-                    await connection.send(order.number(messages))
+                for frame in frames(messages):
+                    await connection.send(order.number(frame))
         except ConnectionClosed:
             return  # the reader sees it too, and connects again

@@ -90,7 +90,7 @@ class Kernels:
             self._warm.append(asyncio.create_task(self._start()))
 
     async def take(self, owner: str) -> Kernel:
-        """A fresh kernel, warm if there is one; `owner` is noted, so that a new agent knows whose it is."""
+        """A fresh kernel, warm if there is one; `owner` is noted: it is warm no more."""
         self.keep_warm()
         kernel = await self._warm_one() or await self._start()
         self.keep_warm()  # the next cell finds one too
@@ -120,14 +120,14 @@ class Kernels:
         connection = self._layout.noted(folder, "connection")
         return await self._open(name, folder, connection) if connection is not None else None
 
-    async def clean(self, owners: set[str]) -> None:
-        """End kernels of before that nobody owns any more; warm ones go on being warm."""
+    async def clean(self, kept: set[str]) -> None:
+        """End kernels of before but those with these names; warm ones go on being warm."""
         alive = await self._keeper.groups()
         for folder in sorted(self._layout.data.glob("kernels/*")):
-            owner = (self._layout.noted(folder, "owner") or {}).get("owner", "")
-            if owner in owners:
+            if folder.name in kept:
                 continue
-            if not owner and folder.name in alive and len(self._warm) < self._warm_wanted:
+            unused = self._layout.noted(folder, "owner") is None
+            if unused and folder.name in alive and len(self._warm) < self._warm_wanted:
                 self._warm.append(asyncio.create_task(self._ready_again(folder.name)))
             else:
                 await self.end(folder.name)

@@ -112,10 +112,6 @@ class Store:
         """The last jobs of an owner, newest first."""
         return [self._with_tasks(rows.job(row), {}) for row in self._all("recent_jobs", owner, limit)]
 
-    def worker_names(self) -> dict[str, str]:
-        """Names by id, of every worker that was ever here."""
-        return {row[0]: row[1] for row in self._all("workers")}
-
     def close(self) -> None:
         """Close both connections."""
         if self._read is not self._write:

@@ -162,6 +162,7 @@ class CellRun:
         layout = self._services.layout
         if layout.noted(self._folder, "kernel") is None:
             self._check_wish()  # one that a kernel has already may run there: it is interrupted, and watched to its end
+        reach("agent.kernel-taken")
         # From here on a new agent finds the kernel; it sends the cell again, and a kernel runs an attempt once.
         layout.note(self._folder, "kernel", {"kernel": kernel.name, "workspace": str(workspace)})
         self._services.watch.add(layout.spool(self._name), self._look)
@@ -199,7 +200,7 @@ class CellRun:
         kernel = self._services.sessions.get(session)
         if kernel is not None and not kernel.exit.done():
             return kernel
-        if kernel is not None:
+        if kernel is not None or session in self._services.ended_sessions:
             await self._give_back_after_end(session)
         folder = self._services.layout.session(session)
         self._tell("starting a kernel")

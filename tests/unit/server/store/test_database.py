@@ -129,7 +129,6 @@ def test_history_is_the_owners_newest_first(store: Store) -> None:
     assert found.id == "job2"
     assert store.job_by_key("bob", "key2") is None
     assert store.job("job9") is None
-    assert store.worker_names() == {}
 
 
 def test_the_file_is_the_owners_alone(store: Store, path: Path) -> None:
