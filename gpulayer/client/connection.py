@@ -6,11 +6,14 @@ import itertools
 import queue
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from gpulayer._version import __version__
 from gpulayer.client.errors import ControlPlaneError
+from gpulayer.client.reading import Turn
 from gpulayer.client.wire import Wire, WireClosed
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.messages import (
@@ -37,7 +40,9 @@ _QUEUED_BYTES = 4 * 1024 * 1024  # more of a stream is not taken from the socket
 class Subscription:
     """What comes of one job, in order: `Chunk`, `Update`, `Refused`, or an exception of the connection."""
 
-    def __init__(self, n: int, spec: JobSpec | None = None, key: str = "", job: str = ""):
+    def __init__(
+        self, n: int, spec: JobSpec | None = None, key: str = "", job: str = "", source: MessageSource | None = None
+    ):
         self.n = n
         self.spec = spec
         self.key = key
@@ -45,6 +50,8 @@ class Subscription:
         self.attempt: str | None = None
         self.offset = 0
         self.over = False  # the job's last state came: nothing follows
+        self._source = source
+        self._waiting = False
         self._messages: queue.SimpleQueue[ServerToClient | Exception | None] = queue.SimpleQueue()
         self._again: deque[ServerToClient] = deque()
         self._room = threading.Condition()
@@ -55,10 +62,19 @@ class Subscription:
         """The next message; None after `timeout_s` or a `wake`. Raises what ended the connection for good."""
         if self._again:
             return self._again.popleft()
+        deadline = time.monotonic() + timeout_s
+        left_s = timeout_s
+        self._waiting = True
         try:
-            message = self._messages.get(timeout=timeout_s)
+            while left_s > 0 and self._messages.empty() and self._source is not None:
+                if not self._source.read_here(left_s):
+                    break
+                left_s = deadline - time.monotonic()
+            message = self._messages.get(timeout=max(0.0, left_s))
         except queue.Empty:
             return None
+        finally:
+            self._waiting = False
         if isinstance(message, Exception):
             raise message
         if isinstance(message, Chunk):
@@ -71,9 +87,12 @@ class Subscription:
         """Let `get` return these again, before anything else: whoever took them only wanted to look."""
         self._again.extend(messages)
 
-    def wake(self) -> None:
-        """Let `get` return. A signal handler may call this."""
+    def wake(self) -> bool:
+        """Let `get` return; whether somebody waits in it. A signal handler may call this."""
         self._messages.put(None)
+        if self._source is not None:
+            self._source.look_up()
+        return self._waiting
 
     def empty(self) -> bool:
         """Whether nothing waits to be taken."""
@@ -90,7 +109,8 @@ class Subscription:
                 raise WireClosed(f"bytes {self.offset} to {message.offset} of the stream are missing")
             self.offset += len(message.data)
             with self._room:
-                self._room.wait_for(lambda: self._queued < _QUEUED_BYTES or self._closed)
+                # Whoever waits for messages, and so reads them here itself, waits for nobody to take them.
+                self._room.wait_for(lambda: self._queued < _QUEUED_BYTES or self._closed or self._waiting)
                 self._queued += len(message.data)
         self._messages.put(message)
 
@@ -107,6 +127,14 @@ class Subscription:
         return Follow(n=self.n, job=self.job, attempt=self.attempt, offset=self.offset)
 
 
+class MessageSource(Protocol):
+    """Where a subscription's messages come from."""
+
+    def read_here(self, timeout_s: float) -> bool: ...
+
+    def look_up(self) -> None: ...
+
+
 class Connection:
     """A client's tie to the control plane, over all of its restarts."""
 
@@ -118,7 +146,9 @@ class Connection:
         self._wire: Wire | None = None  # on which the control plane has answered
         self._newest: Wire | None = None
         self._ready = threading.Event()
+        self._settled = threading.Event()  # it is ready, or its thread has ended
         self._closed = threading.Event()
+        self._turn = Turn()
         self.epoch = 0
         self.endpoint: Endpoint | None = None
         self.away = ""  # why nobody answers, while nobody does
@@ -126,11 +156,11 @@ class Connection:
 
     def submit(self, spec: JobSpec, key: str) -> Subscription:
         """Submit a job and follow it."""
-        return self._open(Subscription(next(self._numbers), spec, key))
+        return self._open(Subscription(next(self._numbers), spec, key, source=self))
 
     def follow(self, job: str) -> Subscription:
         """Follow a job from its first byte."""
-        return self._open(Subscription(next(self._numbers), job=job))
+        return self._open(Subscription(next(self._numbers), job=job, source=self))
 
     def _open(self, subscription: Subscription) -> Subscription:
         with self._lock:  # held over both, or a welcome in between would ask for it too
@@ -144,6 +174,7 @@ class Connection:
         with self._lock:
             self._subscriptions.pop(subscription.n, None)
         subscription.close()
+        self._turn.give_back()
         if not subscription.over:
             self._send(Unfollow(n=subscription.n))
 
@@ -154,19 +185,46 @@ class Connection:
     def wait_ready(self, timeout_s: float) -> bool:
         """Whether the control plane answers, at the latest after `timeout_s`."""
         self._start()
-        return self._ready.wait(timeout_s)
+        self._settled.wait(timeout_s)
+        return self._ready.is_set()
+
+    def read_here(self, timeout_s: float) -> bool:
+        """Read in the calling thread, once or until `timeout_s`; False where another thread reads, or nobody can.
+
+        From here on it has the turn to read, until it takes no more of a subscription.
+        """
+        with self._turn.of_caller() as mine:
+            wire, endpoint = self._wire, self.endpoint
+            reads = False
+            if mine and wire is not None and endpoint is not None:
+                try:
+                    self._receive(wire, endpoint, timeout_s)
+                    reads = True
+                except (WireClosed, OSError, ProtocolError) as error:
+                    self.away = str(error)
+                    wire.hang_up()  # the connection's own thread meets the same, and connects anew
+        if not reads:
+            self._turn.give_back()
+        return reads
+
+    def look_up(self) -> None:
+        """Make whoever reads look up."""
+        self._turn.wake()
 
     def close(self) -> None:
         """End the thread."""
+        self._turn.give_back()
         with self._lock:
             self._closed.set()
             if self._newest is not None:
-                self._newest.close()
+                self._newest.hang_up()
         if self._thread is not None:
             self._thread.join()
+        self._turn.close()
 
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
+            self._settled.clear()
             self._thread = threading.Thread(target=self._run, name="gpulayer-client", daemon=True)
             self._thread.start()
 
@@ -178,7 +236,7 @@ class Connection:
             try:
                 self._wire.send(encode([message]))
             except OSError:
-                self._wire.close()
+                self._wire.hang_up()
 
     def _run(self) -> None:
         backoff_s = 0.05
@@ -191,9 +249,11 @@ class Connection:
                     backoff_s = 0.05
             except ControlPlaneError as error:
                 self._fail(error)
+                self._settled.set()
                 return
             finally:
                 self._ready.clear()
+            self._settled.clear()
             self._closed.wait(backoff_s * random.uniform(0.5, 1.5))
             backoff_s = min(2.0, backoff_s * 2)
 
@@ -203,22 +263,29 @@ class Connection:
         with self._lock:
             self._newest = wire
         try:
-            if self._closed.is_set():
-                return
-            wire.send(encode([ClientHello(protocol=PROTOCOL_VERSION, version=__version__)]))
-            for data in wire.messages():
-                for message in to_client(data):
-                    self._take(wire, endpoint, message)
+            wire.wakes_by(self._turn.wake_end)
+            if not self._closed.is_set():
+                wire.send(encode([ClientHello(protocol=PROTOCOL_VERSION, version=__version__)]))
+            while not self._closed.is_set():
+                with self._turn.of_thread():
+                    self._receive(wire, endpoint, None)
         finally:
             with self._lock:
                 self._wire = self._newest = None
-            wire.close()
+            with self._turn.of_thread():  # nobody reads any more
+                wire.close()
+
+    def _receive(self, wire: Wire, endpoint: Endpoint, timeout_s: float | None) -> None:
+        for data in wire.receive(timeout_s):
+            for message in to_client(data):
+                self._take(wire, endpoint, message)
 
     def _take(self, wire: Wire, endpoint: Endpoint, message: ServerToClient) -> None:
         if isinstance(message, ClientWelcome):
             with self._lock:
                 self._wire, self.endpoint, self.epoch, self.away = wire, endpoint, message.epoch, ""
                 self._ready.set()
+                self._settled.set()
                 opening = [subscription.opening() for subscription in self._subscriptions.values()]
                 if opening:
                     wire.send(encode(opening))
@@ -232,6 +299,7 @@ class Connection:
 
     def _fail(self, error: ControlPlaneError) -> None:
         """No control plane can be had: whoever waits is told, and the next request tries again."""
+        self.away = str(error)
         with self._lock:
             waiting = list(self._subscriptions.values())
             self._subscriptions.clear()

@@ -6,6 +6,7 @@ costs more than all the parsing, so the thread that waits for output reads the s
 
 from __future__ import annotations
 
+import selectors
 import socket
 import threading
 import urllib.parse
@@ -26,7 +27,7 @@ class WireClosed(ConnectionError):
 
 
 class Wire:
-    """One connection. One thread reads; any thread may send."""
+    """One connection. One thread at a time reads; any thread may send."""
 
     def __init__(self, url: str, token: str, *, timeout_s: float = 10.0):
         """Connect and shake hands. Raises OSError or `WireClosed`."""
@@ -35,7 +36,8 @@ class Wire:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lock = threading.Lock()
         self._partial: list[bytes] = []
-        self._early: list[Frame] = []
+        self._over = False
+        self._selector: selectors.BaseSelector | None = None
         self._protocol = ClientProtocol(parse_uri(url.replace("http", "ws", 1)), max_size=_MAX_FRAME_BYTES)
         try:
             self._shake_hands(token)
@@ -43,6 +45,13 @@ class Wire:
             self._socket.close()
             raise
         self._socket.settimeout(None)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+
+    def wakes_by(self, end: socket.socket) -> None:
+        """Let `receive` return, too, when this end of a socket pair can be read."""
+        if self._selector is not None:
+            self._selector.register(end, selectors.EVENT_READ)
 
     def _shake_hands(self, token: str) -> None:
         request = self._protocol.connect()
@@ -60,7 +69,7 @@ class Wire:
         if isinstance(error, InvalidHandshake):
             raise WireClosed(f"the control plane refused the connection: {error}") from error
         # What the other side said at once may have come with its response.
-        self._early = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
+        self._early = self._messages()
 
     def send(self, data: bytes) -> None:
         """Send one binary message. Raises `WireClosed`."""
@@ -72,35 +81,51 @@ class Wire:
 
     def messages(self) -> Iterator[bytes]:
         """The messages that come, until the connection ends; raises `WireClosed` then."""
-        early, self._early = self._early, []
-        for event in early:
-            yield from self._take(event)
         while True:
-            try:
-                data = self._socket.recv(_READ_BYTES)
-            except OSError as error:
-                raise WireClosed(f"the connection broke: {error}") from error
-            with self._lock:
-                self._protocol.receive_data(data) if data else self._protocol.receive_eof()
-                events = self._protocol.events_received()
-                try:
-                    self._flush()
-                except OSError as error:
-                    raise WireClosed(f"the connection broke: {error}") from error
-            for event in events:
-                if isinstance(event, Frame):
-                    yield from self._take(event)
-            if not data or self._protocol.state is State.CLOSED:
-                raise WireClosed("the control plane closed the connection")
+            yield from self.receive()
 
-    def _take(self, frame: Frame) -> Iterator[bytes]:
-        if frame.opcode not in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
-            return
-        self._partial.append(bytes(frame.data))
-        if frame.fin:
-            message = self._partial[0] if len(self._partial) == 1 else b"".join(self._partial)
-            self._partial = []
-            yield message
+    def receive(self, timeout_s: float | None = None) -> list[bytes]:
+        """What has come, at the latest after `timeout_s`; often nothing. Raises `WireClosed` at the end."""
+        early, self._early = self._early, []
+        if early:
+            return early
+        if self._over or self._selector is None:
+            raise WireClosed("the connection is closed")
+        ready = [key.fileobj for key, _ in self._selector.select(timeout_s)]
+        for end in ready:
+            if isinstance(end, socket.socket) and end is not self._socket:
+                end.recv(_READ_BYTES)
+        return self._read() if self._socket in ready else []
+
+    def _read(self) -> list[bytes]:
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except OSError as error:
+            self._over = True
+            raise WireClosed(f"the connection broke: {error}") from error
+        with self._lock:
+            self._protocol.receive_data(data) if data else self._protocol.receive_eof()
+            messages = self._messages()
+            try:
+                self._flush()
+            except OSError as error:
+                self._over = True
+                raise WireClosed(f"the connection broke: {error}") from error
+        self._over = not data or self._protocol.state is State.CLOSED
+        if self._over and not messages:
+            raise WireClosed("the control plane closed the connection")
+        return messages
+
+    def _messages(self) -> list[bytes]:
+        messages: list[bytes] = []
+        for frame in self._protocol.events_received():
+            if not isinstance(frame, Frame) or frame.opcode not in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
+                continue
+            self._partial.append(bytes(frame.data))
+            if frame.fin:
+                messages.append(self._partial[0] if len(self._partial) == 1 else b"".join(self._partial))
+                self._partial = []
+        return messages
 
     def _flush(self) -> None:
         for data in self._protocol.data_to_send():
@@ -109,11 +134,17 @@ class Wire:
             else:
                 self._socket.shutdown(socket.SHUT_WR)
 
-    def close(self) -> None:
-        """Close at once; a thread in `messages` wakes."""
+    def hang_up(self) -> None:
+        """End the connection, from any thread; whoever reads is told."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # it was closed by the other side already
-        finally:
-            self._socket.close()
+
+    def close(self) -> None:
+        """End the connection and give its descriptors back; for whoever reads, or once nobody does."""
+        self.hang_up()
+        self._socket.close()
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None

@@ -18,6 +18,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.wanted = False
+        self.urgent = False  # asked for again
         self._armed = False
         self._subscription: Subscription | None = None
         self._saved: Any = None
@@ -37,11 +38,12 @@ class Stop:
         self._subscription = subscription
 
     def _interrupted(self, signum: int, frame: FrameType | None) -> None:
-        if not self._armed or self.wanted:
-            raise KeyboardInterrupt
-        self.wanted = True
-        if self._subscription is not None:
-            self._subscription.wake()
+        waits = self._subscription is not None and self._subscription.wake()
+        if self._armed and (not self.wanted or (waits and not self.urgent)):
+            self.urgent = self.wanted
+            self.wanted = True
+            return  # whoever waits looks: nothing is torn in the middle of a message
+        raise KeyboardInterrupt
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():

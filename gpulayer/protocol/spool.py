@@ -78,7 +78,8 @@ class SpoolWriter:
         self._open(starts[-1] if starts else 0)
         if starts:
             self._size = self._target = last_good(self._fd)[0]
-            os.ftruncate(self._fd, self._size)
+            if os.fstat(self._fd).st_size != self._size:
+                os.ftruncate(self._fd, self._size)
 
     @property
     def offset(self) -> int:

@@ -69,6 +69,8 @@ class Agent:
         self._runs: dict[str, CellRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._outgoing: list[WorkerMessage] = []
+        self._unwritten: set[str] = set()  # attempts whose record is to be written
+        self._unrecorded: dict[str, OSError] = {}  # those whose first record could not be: they must not start
         self._done: asyncio.Future[int]
 
     # ---------------------------------------------------------------- life
@@ -91,11 +93,11 @@ class Agent:
         self._spawn(self._channel.run())
         self._spawn(self._tick())
         code = await self._done
-        await self._keeper.close(code)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.kernels.close()
+        await self._keeper.close(code)  # last: whoever still asked the keeper would start another one
         self.watch.close()
         return code
 
@@ -150,7 +152,7 @@ class Agent:
         ):
             self.emit(link.GaveBack(attempt=assign.attempt, reason="its session's kernel is gone"))
         else:
-            self._start(assign)
+            self._start(assign, resumed=True)
 
     async def _finish_clean_up(self, assign: Assign) -> None:
         """The cell had ended; its kernel may still be there."""
@@ -200,10 +202,30 @@ class Agent:
         now = boottime()
         for event in events:
             for effect in self._link.handle(event, now):
+                if not isinstance(effect, (link.Persist, link.Send, link.SendOutput)):
+                    self._persist()  # before what relies on it
                 self._carry_out(effect)
+        self._persist()
         if self._outgoing:
             self._channel.send(self._outgoing)
             self._outgoing = []
+
+    def _persist(self) -> None:
+        """Write down what changed: once for each attempt, however many events changed it."""
+        while self._unwritten:
+            held = self._link.held.get(self._unwritten.pop())
+            if held is not None:  # else it was let go of, and goes from the disk as a whole
+                self._persist_one(held)
+
+    def _persist_one(self, held: link.Held) -> None:
+        """Write a record. A later one that fails is as if we had died just before it; without the first none starts."""
+        name = held.assign.attempt
+        try:
+            self.layout.persist(held)
+        except OSError as error:
+            log.error("the record of attempt %s can't be written: %s", name, error)
+            if name not in self._runs:
+                self._unrecorded[name] = error
 
     def _carry_out(self, effect: link.Effect) -> None:
         match effect:
@@ -212,7 +234,7 @@ class Agent:
             case link.SendOutput():
                 self._send_output(effect)
             case link.Persist(attempt=name):
-                self.layout.persist(self._link.held[name])
+                self._unwritten.add(name)
             case link.Trim(attempt=name, offset=offset):
                 self._trim(name, offset)
             case link.SayHello():
@@ -228,10 +250,7 @@ class Agent:
     def _act(self, effect: link.Effect) -> None:
         match effect:
             case link.Start(assign=assign):
-                reach("agent.assigned")
-                if assign.session is not None and assign.session not in self.ended_sessions:
-                    self.emit(link.SessionOpened(session=assign.session))
-                self._start(assign)
+                self._begin(assign)
             case link.Interrupt(attempt=name, grace_s=grace_s):
                 if name in self._runs:
                     self._runs[name].interrupt(grace_s)
@@ -280,22 +299,42 @@ class Agent:
     def _run_of(self, name: str) -> CellRun:
         run = self._runs.get(name)
         if run is None:  # it ended under an agent before us: only its spool is read
-            run = self._runs[name] = CellRun(self, self._link.held[name].assign)
+            run = self._runs[name] = CellRun(self, self._link.held[name].assign, resumed=True)
         return run
 
-    def _start(self, assign: Assign) -> None:
-        run = self._runs[assign.attempt] = CellRun(self, assign)
-        self._spawn(self._watched(run, assign.attempt))
+    def _begin(self, assign: Assign) -> None:
+        reach("agent.assigned")
+        unrecorded = self._unrecorded.pop(assign.attempt, None)
+        if unrecorded is not None:
+            self._failed(assign.attempt, unrecorded)
+            return
+        if assign.session is not None and assign.session not in self.ended_sessions:
+            self.emit(link.SessionOpened(session=assign.session))
+        self._start(assign, resumed=False)
+
+    def _start(self, assign: Assign, *, resumed: bool) -> None:
+        run = self._runs[assign.attempt] = CellRun(self, assign, resumed=resumed)
+        try:
+            run.begin()
+        except OSError as error:
+            self._failed(assign.attempt, error)
+        else:
+            self._spawn(self._watched(run, assign.attempt))
 
     async def _watched(self, run: CellRun, attempt: str) -> None:
         """A fault of ours in a run ends the attempt with a line that says so, and leaves the agent working."""
         try:
             await run.run()
-        except Exception as error:
-            log.exception("attempt %s: the agent failed", attempt)
-            outcome = Outcome(state=State.FAILED, problem=f"the worker's agent failed: {error!r}; see its log")
-            end = self._link.held[attempt].spool_end if attempt in self._link.held else 0
-            self.emit(link.Ended(attempt=attempt, end=end, outcome=outcome), link.Gone(attempt=attempt))
+        except Exception as error:  # noqa: BLE001 - told by the attempt's record, and in the log
+            self._failed(attempt, error)
+
+    def _failed(self, attempt: str, error: Exception) -> None:
+        log.error("attempt %s: the agent failed: %s", attempt, error, exc_info=not isinstance(error, OSError) and error)
+        ours = f"the worker's agent failed: {error!r}; see its log"
+        problem = self.layout.trouble(error) if isinstance(error, OSError) else ours
+        outcome = Outcome(state=State.FAILED, problem=problem)
+        end = self._link.held[attempt].spool_end if attempt in self._link.held else 0
+        self.emit(link.Ended(attempt=attempt, end=end, outcome=outcome), link.Gone(attempt=attempt))
 
     # ---------------------------------------------------------------- sessions
 

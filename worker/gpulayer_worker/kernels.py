@@ -18,6 +18,7 @@ import zmq.asyncio
 from jupyter_client.session import Session
 
 import gpulayer.protocol as protocol_package
+from gpulayer.protocol.records import encode_kernel
 from gpulayer_worker import kernel as kernel_package
 from gpulayer_worker.environ import allowed
 from gpulayer_worker.keeper.client import ExitRecord, KeeperError
@@ -28,6 +29,7 @@ log = logging.getLogger("gpulayer.worker")
 
 _READY_S = 60.0
 _STARTS = 3  # of a kernel whose keepers die
+PORT = 6  # the kernel's own socket for requests, after the five of Jupyter: see kernel/direct.py
 _TAIL_BYTES = 64 * 1024  # a crash is reported with the frames of all threads
 _RUNNER = Path(kernel_package.__file__).with_name("main.py")
 _RECORDS = Path(protocol_package.__file__).with_name("records.py")
@@ -44,23 +46,28 @@ class _Unknown(KernelError):
 
 @dataclass
 class Kernel:
-    """A kernel process and the socket to it."""
+    """A kernel process and the ways to it: its own socket for requests, and the shell channel."""
 
     name: str
     folder: Path
     session: Session
     socket: zmq.asyncio.Socket
     exit: asyncio.Future[ExitRecord]
+    direct: asyncio.WriteTransport | None = None
 
     def execute(self, attempt: str, code: str, metadata: dict[str, Any]) -> None:
         """Send a cell; the request's id is the attempt's, and a kernel runs an attempt at most once."""
-        plain = zmq.Socket.shadow(self.socket.underlying)
-        while plain.poll(0):
-            plain.recv_multipart()  # replies of earlier cells, which nobody needs
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
         message = self.session.msg("execute_request", content, metadata={"gpulayer": metadata})
         message["header"]["msg_id"] = message["msg_id"] = attempt
-        plain.send_multipart(self.session.serialize(message), flags=zmq.NOBLOCK)
+        frames = self.session.serialize(message)
+        if self.direct is not None and not self.direct.is_closing():
+            self.direct.write(encode_kernel(frames))
+            return
+        plain: zmq.Socket[bytes] = zmq.Socket.shadow(self.socket.underlying)  # the same one, without a loop
+        while plain.poll(0):
+            plain.recv_multipart()  # replies of earlier cells, which nobody needs
+        plain.send_multipart(frames, flags=zmq.NOBLOCK)
 
     def tail(self) -> str:
         """The last lines that the process itself wrote: what it said when it died."""
@@ -82,6 +89,7 @@ class Kernels:
         self._warm: list[asyncio.Task[Kernel]] = []
         self._context = zmq.asyncio.Context()
         self._sockets: dict[str, list[zmq.asyncio.Socket]] = {}
+        self._transports: dict[str, list[asyncio.WriteTransport]] = {}
         self._closing = False
 
     def keep_warm(self) -> None:
@@ -118,7 +126,11 @@ class Kernels:
         """A kernel that an agent before us started, alive or not; None where nothing is left of it."""
         folder = self._layout.kernel(name)
         connection = self._layout.noted(folder, "connection")
-        return await self._open(name, folder, connection) if connection is not None else None
+        if connection is None:
+            return None
+        kernel = await self._open(name, folder, connection)
+        await self._connect(kernel, connection)
+        return kernel
 
     async def clean(self, kept: set[str]) -> None:
         """End kernels of before but those with these names; warm ones go on being warm."""
@@ -149,11 +161,13 @@ class Kernels:
         await self._keeper.forget(name)
         for socket in self._sockets.pop(name, ()):
             socket.close(linger=0)  # an open one tries to connect to where nobody is, a hundred times a second
+        for transport in self._transports.pop(name, ()):
+            transport.close()
         self._remove(self._layout.kernel(name))
 
     def _remove(self, folder: Path) -> None:
         connection = self._layout.noted(folder, "connection") or {}
-        for port in range(1, 6):
+        for port in range(1, PORT + 1):
             Path(f"{connection.get('ip', folder)}-{port}").unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -164,6 +178,8 @@ class Kernels:
             task.cancel()
         await asyncio.gather(*self._warm, return_exceptions=True)
         self._context.destroy(linger=0)
+        for transport in [each for transports in self._transports.values() for each in transports]:
+            transport.close()
 
     async def _start(self) -> Kernel:
         """A new kernel that is up.
@@ -188,11 +204,18 @@ class Kernels:
         argv += ["--records", str(_RECORDS), "--failpoints", str(_FAILPOINTS)]
         env = kernel_environ()
         await self._keeper.spawn(id=name, argv=argv, env=env, cwd=folder / "cwd", log_file=folder / "kernel.log")
-        return await self._until_ready(await self._open(name, folder, connection))
+        kernel = await self._until_ready(await self._open(name, folder, connection))
+        await self._connect(kernel, connection)
+        return kernel
 
     async def _ready_again(self, name: str) -> Kernel:
         kernel = await self.find(name)
-        return await (self._until_ready(kernel) if kernel is not None else self._start())
+        if kernel is None:
+            return await self._start()
+        await self._until_ready(kernel)
+        if kernel.direct is None:  # it was not up yet
+            await self._connect(kernel, self._layout.noted(kernel.folder, "connection") or {})
+        return kernel
 
     async def _open(self, name: str, folder: Path, connection: Mapping[str, Any]) -> Kernel:
         socket = self._context.socket(zmq.DEALER)
@@ -203,6 +226,18 @@ class Kernels:
         session = Session(key=connection["key"].encode())
         exit_record = await self._keeper.exit_of(name, folder / "exit.json")
         return Kernel(name, folder, session, socket, exit_record)
+
+    async def _connect(self, kernel: Kernel, connection: Mapping[str, Any]) -> None:
+        """To the kernel's own socket; without it, as when the kernel is dead or its cell has closed it, requests go
+        by the shell channel."""
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_unix_connection(asyncio.Protocol, f"{connection['ip']}-{PORT}")
+        except OSError as error:
+            log.info("kernel %s is not reached directly: %s", kernel.name, error)
+            return
+        kernel.direct = transport
+        self._transports.setdefault(kernel.name, []).append(transport)
 
     async def _until_ready(self, kernel: Kernel) -> Kernel:
         """Wait for the first answer, or for the end of a kernel that can't come up."""

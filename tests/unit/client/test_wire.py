@@ -129,7 +129,7 @@ def test_the_other_sides_end_is_told(start: Any) -> None:
     wire.close()
 
 
-def test_close_wakes_a_reader(start: Any) -> None:
+def test_hanging_up_wakes_a_reader(start: Any) -> None:
     wire = Wire(start(echo).url, "token")
     ended = threading.Event()
 
@@ -141,9 +141,10 @@ def test_close_wakes_a_reader(start: Any) -> None:
 
     thread = threading.Thread(target=read)
     thread.start()
-    wire.close()
+    wire.hang_up()
     thread.join(30)
     assert ended.is_set()
+    wire.close()
     wire.close()  # again: no error
 
 
@@ -158,3 +159,28 @@ def test_many_threads_may_send(start: Any) -> None:
         thread.join()
     assert sorted(got) == sorted(bytes([n]) * 1000 for n in range(4) for _ in range(50))
     wire.close()
+
+
+def test_what_came_before_the_end_is_given_first_then_the_end(start: Any) -> None:
+    def say(connection: ServerConnection) -> None:
+        connection.send(b"one")
+        connection.send(b"two")
+
+    wire = Wire(start(say).url, "token")
+    messages = wire.messages()
+    assert [next(messages), next(messages)] == [b"one", b"two"]
+    with pytest.raises(WireClosed):
+        next(messages)
+    wire.close()
+
+
+def test_an_end_of_a_pair_makes_the_reader_look_up(start: Any) -> None:
+    wire = Wire(start(echo).url, "token")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.wakes_by(theirs)
+        ours.send(b"x")
+        assert wire.receive(30) == []
+        wire.send(b"after")
+        assert wire.receive(30) == [b"after"]
+        wire.close()

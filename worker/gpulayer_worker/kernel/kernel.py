@@ -12,14 +12,30 @@ from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 
+from .direct import PORT, Direct
 from .request import Refused, Request, Surroundings, read
 
 TEXT_CHARS = 4000  # of an exception's text in the REPLY record; all of it is in the error message
 PADDING_LIMIT = 100_000
 
 
+class PeakMemory:
+    """The most memory that this process has had so far. Where the cheap figure has not moved, the exact one has not."""
+
+    def __init__(self) -> None:
+        self._usage = -1
+        self._peak = 0
+
+    def bytes(self) -> int:
+        """It, now."""
+        usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if usage != self._usage:
+            self._usage, self._peak = usage, peak_rss_bytes()
+        return self._peak
+
+
 def peak_rss_bytes() -> int:
-    """The most memory that this process has had so far."""
+    """The same, from what the system keeps of this process alone: `getrusage` counts what ran in it before, too."""
     try:
         fd = os.open("/proc/self/status", os.O_RDONLY)
     except OSError:  # not Linux
@@ -49,13 +65,14 @@ class Later:
         self._replies: list[tuple[Any, dict[str, Any]]] = []
 
     def before(self, channel: Any) -> Later:
-        """This, for `channel`."""
+        """This, for `channel`; None where nobody waits for a reply."""
         self._channel = channel
         return self
 
     def send_multipart(self, frames: Any, **options: Any) -> None:
         """Keeps a reply."""
-        self._replies.append((frames, options))
+        if self._channel is not None:
+            self._replies.append((frames, options))
 
     def send(self) -> None:
         """Sends what was kept."""
@@ -81,6 +98,8 @@ class SpoolKernel(IPythonKernel):
         self._refusals: dict[str, str] = {}
         self._outcome: dict[str, Any] | None = None
         self._later = Later()
+        self._dispatched: set[Any] = set()
+        self._peak = PeakMemory()
         if hasattr(self.shell, "_tee"):  # IPython 9 keeps a copy of all that is printed for as long as it lives
             self.shell._tee = lambda channel: contextlib.nullcontext()
         self.control_handlers["gpulayer_state_request"] = self.gpulayer_state_request
@@ -88,7 +107,20 @@ class SpoolKernel(IPythonKernel):
     def start(self) -> None:
         """Starts to take requests; the loop of the main thread runs next."""
         super().start()
-        self._interrupts.wake(self.io_loop.asyncio_loop)
+        loop = self.io_loop.asyncio_loop
+        self._interrupts.wake(loop)
+        direct = Direct(f"{self.parent.ip}-{PORT}", loop, self.parent.records, self._dispatch)
+        # A window system's own loop, once a cell has asked for one, looks at the shell channel and at nothing else.
+        self.observe(lambda change: direct.close() if change["new"] is not None else None, "eventloop")
+
+    def _dispatch(self, frames: list[Any]) -> None:
+        """As ipykernel does with what comes on the shell channel."""
+        if hasattr(self, "shell_main"):
+            task = self.io_loop.asyncio_loop.create_task(self.shell_main(None, frames))
+            self._dispatched.add(task)
+            task.add_done_callback(self._dispatched.discard)
+        else:  # ipykernel 6
+            self.schedule_dispatch(self.dispatch_shell, frames)
 
     async def gpulayer_state_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Answers which attempt runs and which have run; see `Tee.state`."""
@@ -172,7 +204,7 @@ class SpoolKernel(IPythonKernel):
     async def execute_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Runs the attempt's cell in the surroundings that it asks for."""
         attempt = self._tee.attempt
-        stream = self._later.before(stream)
+        stream = self._later.before(stream if ident else None)
         try:
             self._prepare(attempt.request)
         except (OSError, TypeError, ValueError) as error:
@@ -226,5 +258,5 @@ class SpoolKernel(IPythonKernel):
             reply["ename"] = str(outcome.get("ename"))
             reply["evalue"] = str(outcome.get("evalue"))[:TEXT_CHARS]
         reply["execution_count"] = outcome.get("execution_count")
-        reply["peak_rss_bytes"] = peak_rss_bytes()
+        reply["peak_rss_bytes"] = self._peak.bytes()
         return reply

@@ -66,9 +66,10 @@ class _GiveBack(Exception):
 class CellRun:
     """One attempt of a cell. `resume` takes up one that an agent before us began."""
 
-    def __init__(self, services: Services, assign: Assign):
+    def __init__(self, services: Services, assign: Assign, *, resumed: bool = False):
         self._services = services
         self._assign = assign
+        self._resumed = resumed  # an agent before us began it: it may have noted a kernel
         self._name = assign.attempt
         self.session = assign.session
         self.ended = asyncio.Event()  # the record of its end is made
@@ -120,21 +121,34 @@ class CellRun:
 
     def tell_blocked(self) -> None:
         """Say so while the program waits for space on the disk, and when it no longer does."""
-        blocked = self._spool.reader.blocked() if self._began and not self._ended else None
+        blocked = self._spool.reader.blocked() if self.kernel is not None and not self._ended else None
         if blocked is not None or self._blocked:
             self._blocked = blocked is not None
-            free = (blocked or {}).get("free_bytes", 0) / 1e9
-            self._tell(f"output waits: {free:.1f} GB free on the worker's disk" if self._blocked else "")
+            free = (blocked or {}).get("free_bytes", 0) / 1e6
+            self._tell(f"output waits: {free:,.0f} MB free on the worker's disk" if self._blocked else "")
 
     # ---------------------------------------------------------------- the run
+
+    def begin(self) -> None:
+        """Send the cell now, if all that it needs is here; else `run` gets it first. Raises OSError."""
+        session = self._assign.session
+        kernel = self._services.sessions.get(session) if session is not None else None
+        if session is None or kernel is None or kernel.exit.done() or self._resumed or self._wish:
+            return
+        folder = self._services.layout.session(session)
+        if self._services.workspaces.is_current(self._assign.spec.cell.bundle, folder / "files.json"):
+            self._give(kernel, folder / "workspace")
 
     async def run(self) -> None:
         """From the assignment to the last process's end. Every way out says so to the link."""
         try:
-            await self._prepare()
+            if self.kernel is None:
+                await self._prepare()
             await self._until_end()
         except _Over as over:
             self._end(over.outcome)
+        except OSError as error:
+            self._end(Outcome(state=State.FAILED, problem=self._services.layout.trouble(error)))
         except _GiveBack as back:
             self._services.emit(link.GaveBack(attempt=self._name, reason=str(back)))
             return
@@ -153,15 +167,20 @@ class CellRun:
         kernel_wanted = asyncio.create_task(self._find_kernel())
         try:
             workspace = await self._files()
-            self.kernel = kernel = await kernel_wanted
-        except (KernelError, KeeperError, OSError) as error:
+            kernel = await kernel_wanted
+        except (KernelError, KeeperError) as error:
             raise _Over(Outcome(state=State.FAILED, problem=str(error))) from error
         finally:
             if not kernel_wanted.done():
                 kernel_wanted.cancel()
-        layout = self._services.layout
-        if layout.noted(self._folder, "kernel") is None:
+        self.kernel = kernel
+        if self._noted_kernel() is None:
             self._check_wish()  # one that a kernel has already may run there: it is interrupted, and watched to its end
+        self._give(kernel, workspace)
+
+    def _give(self, kernel: Kernel, workspace: Path) -> None:
+        self.kernel = kernel
+        layout = self._services.layout
         reach("agent.kernel-taken")
         # From here on a new agent finds the kernel; it sends the cell again, and a kernel runs an attempt once.
         layout.note(self._folder, "kernel", {"kernel": kernel.name, "workspace": str(workspace)})
@@ -183,9 +202,13 @@ class CellRun:
             "workspace_first_on_path": True,
         }
 
+    def _noted_kernel(self) -> dict[str, str] | None:
+        """What an agent before us noted of a kernel that has the cell."""
+        return self._services.layout.noted(self._folder, "kernel") if self._resumed else None
+
     async def _find_kernel(self) -> Kernel:
         """The kernel that this attempt has already, its session's, or a fresh one."""
-        noted = self._services.layout.noted(self._folder, "kernel")
+        noted = self._noted_kernel()
         if noted is not None:
             kernel = await self._services.kernels.find(noted["kernel"])
             if kernel is None:
@@ -222,7 +245,7 @@ class CellRun:
         def tell(text: str) -> None:
             loop.call_soon_threadsafe(self._tell, text)
 
-        noted = self._services.layout.noted(self._folder, "kernel")
+        noted = self._noted_kernel()
         if noted is not None:
             return Path(noted["workspace"])  # the cell may be running in it
         if self._assign.session is not None:
@@ -237,7 +260,7 @@ class CellRun:
                 last = str(error)
                 self._tell(f"{error}; trying again")
                 await self._pause(_FETCH_AGAIN_S)
-            except (SourceError, BlobError, OSError) as error:
+            except (SourceError, BlobError) as error:
                 raise _Over(Outcome(state=State.FAILED, problem=str(error))) from error
         raise _Over(Outcome(state=State.FAILED, problem=last))
 

@@ -100,7 +100,12 @@ class RemoteKernel:
         self.failpoints = self.folder / "fp"
         self.failpoints.mkdir()
         key = uuid.uuid4().hex
-        connection = {"transport": "ipc", "ip": str(self.folder / "k"), "key": key, "signature_scheme": "hmac-sha256"}
+        connection: dict[str, Any] = {
+            "transport": "ipc",
+            "ip": str(self.folder / "k"),
+            "key": key,
+            "signature_scheme": "hmac-sha256",
+        }
         for port, channel in enumerate(("shell", "iopub", "stdin", "control", "hb"), start=1):
             connection[f"{channel}_port"] = port
         (self.folder / "connection.json").write_text(json.dumps(connection))
@@ -135,6 +140,18 @@ class RemoteKernel:
 
     def send(self, code: str, *, attempt: str | None = None, metadata: bool = True, **asked: Any) -> Output:
         """Asks for an attempt, without waiting. `asked` overrides fields of the gpulayer object."""
+        output, message = self._message(code, attempt, metadata, asked)
+        self._session.send(self._shell, message)
+        return output
+
+    def request(self, code: str) -> tuple[Output, list[bytes]]:
+        """An attempt that is not asked for yet, and the frames that ask for it."""
+        output, message = self._message(code, None, True, {})
+        return output, self._session.serialize(message)
+
+    def _message(
+        self, code: str, attempt: str | None, metadata: bool, asked: dict[str, Any]
+    ) -> tuple[Output, dict[str, Any]]:
         self._count += 1
         attempt = attempt or f"attempt-{self._count}"
         folder = self.folder / "spool" / attempt
@@ -144,8 +161,7 @@ class RemoteKernel:
         message = self._session.msg("execute_request", content | {"user_expressions": {}})
         message["header"]["msg_id"] = message["msg_id"] = attempt
         message["metadata"] = {"gpulayer": values} if metadata else {}
-        self._session.send(self._shell, message)
-        return Output(folder, attempt)
+        return Output(folder, attempt), message
 
     def run(self, code: str, **asked: Any) -> Output:
         """Asks for an attempt, and waits for its end."""
