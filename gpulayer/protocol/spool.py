@@ -74,11 +74,11 @@ class SpoolWriter:
         self._unchecked_bytes = 0
         self._full = False
         self._shows_blocked = False
-        starts = [] if _make_folder(self._folder) else _segment_starts(self._folder)
-        self._open(starts[-1] if starts else 0)
-        if starts:
-            self._size = self._target = last_good(self._fd)[0]
-            if os.fstat(self._fd).st_size != self._size:
+        if not self._open_furnished():
+            starts = [] if _make_folder(self._folder) else _segment_starts(self._folder)
+            self._open(starts[-1] if starts else 0)
+            if starts:
+                self._size = self._target = last_good(self._fd)[0]
                 os.ftruncate(self._fd, self._size)
 
     @property
@@ -112,6 +112,23 @@ class SpoolWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _open_furnished(self) -> bool:
+        """Opens a first segment that was made and left empty: in such a folder there is nothing else to look for."""
+        try:
+            fd = os.open(_segment_path(self._folder, 0), os.O_RDWR | os.O_APPEND)
+        except FileNotFoundError:
+            return False
+        self._fd = fd
+        try:
+            if not os.fstat(fd).st_size:
+                self._await_space()
+                return True
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        return False
 
     def _open(self, start: int) -> None:
         self._await_space()

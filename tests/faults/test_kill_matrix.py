@@ -28,7 +28,9 @@ COMBINATIONS: dict[str, list[str]] = {
     "default": [],  # ipykernel 7, cgroups where they can be had
     "ipykernel6": ["--python", OLD_KERNEL],
     "portable": ["--portable"],
+    "unprivileged": [],  # no root: only where GPULAYER_TEST_UNPRIVILEGED says that this is such a user's run
 }
+UNPRIVILEGED = os.environ.get("GPULAYER_TEST_UNPRIVILEGED") == "1"
 SAMPLE = 3  # cases of each further combination in `make test`; `make test-all` runs every one
 
 
@@ -37,6 +39,8 @@ def cases() -> list[tuple[str, str, int]]:
     chosen: list[tuple[str, str, int]] = []
     everything = os.environ.get("GPULAYER_TEST_ALL") == "1"
     for number, name in enumerate(COMBINATIONS):
+        if (name == "unprivileged") != UNPRIVILEGED:
+            continue
         whole = number == 0 or everything
         pairs = PAIRS if whole else sorted(random.Random(name).sample(PAIRS, SAMPLE), key=PAIRS.index)
         chosen += [(name, victim, step) for victim, step in pairs]
@@ -266,6 +270,11 @@ def check_nothing_left(stage: Stage) -> None:
         return len(kernels) <= 1 and len(kernels) == len(others())
 
     until(only_warm, lambda: f"only a warm kernel to be left: {others()}")
+
+
+@pytest.mark.skipif(not UNPRIVILEGED, reason="for the run of a user without privileges")
+def test_an_unprivileged_run_is_one() -> None:
+    assert os.geteuid() != 0
 
 
 def test_the_documented_table_is_this_one() -> None:

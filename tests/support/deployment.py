@@ -143,11 +143,11 @@ class Worker:
             self.process.wait(PATIENCE_S)
             self.process = None
 
-    def _living_keeper(self) -> int | None:
-        """The pid of the keeper; -1 where neither it nor an agent that would start one lives, None in between."""
+    def _living_keeper(self) -> int:
+        """The pid of the keeper; -1 where neither it nor an agent that would start one lives, 0 in between."""
         if self._lives("keeper"):
             return self.keeper_pid
-        return None if self._lives("agent") else -1
+        return 0 if self._lives("agent") else -1
 
     def _lives(self, name: str) -> bool:
         record = self._record(name)

@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 _LOOK_S = 0.02
 
 
-def until(condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = PATIENCE_S) -> T:
+def until(condition: Callable[[], T | None], what: str | Callable[[], str], timeout_s: float = PATIENCE_S) -> T:
     """Ask `condition` again and again until its answer is true, and return that answer.
 
     Fails after `timeout_s` seconds; `what` says what was waited for (called only then, if it is a function).
