@@ -25,6 +25,7 @@ $(OLD)/.ready:
 	@touch $@
 
 setup: $(VENV)/.ready $(OLD)/.ready
+	@tests/system.sh
 
 demo: $(VENV)/.ready
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb

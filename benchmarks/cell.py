@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks import resync as syncs
 from benchmarks.home import Home
 from benchmarks.kernel import CellFailed, LocalKernel, Timing, as_magic
 from benchmarks.memory import MemoryWatch, idle_percent
@@ -44,9 +45,14 @@ class Sizes:
     idle_s: float = 20.0
     joins: int = 3
     colds: int = 3
+    scans: int = 200
+    firsts: int = 5
+    resyncs: int = 25
 
 
-QUICK = Sizes(warmups=10, cells=60, first_lines=5, lines=3, fresh=3, idle_s=5.0, joins=1, colds=1)
+QUICK = Sizes(
+    warmups=10, cells=60, first_lines=5, lines=3, fresh=3, idle_s=5.0, joins=1, colds=1, scans=50, firsts=2, resyncs=9
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +258,27 @@ def _until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log_of: 
     return time.perf_counter()
 
 
+# ---------------------------------------------------------------- the files
+
+
+def resync(bench: Bench) -> None:
+    """The files' way into the workspace: unchanged, one of 2,000 changed, all new; the last two against rsync -az."""
+    _settle(bench)
+    scans_ms = syncs.unchanged_scan_ms(bench.home.notebooks, bench.sizes.scans, lambda: time.sleep(0.01))
+    bench.report.add(median("cell.scan_ms", scans_ms, "ms", note=f"{_FILES} files, nothing changed"))
+    folder = bench.home.root / "sync"
+    folder.mkdir()
+    sizes = bench.sizes
+    syncs.measure(
+        bench.report,
+        folder,
+        bench.home.endpoint,
+        bench.home.data / "blobs",
+        firsts=sizes.firsts,
+        resyncs=sizes.resyncs,
+    )
+
+
 PARTS: dict[str, Callable[[Bench], None]] = {
     "overhead": overhead,
     "first_line": first_line,
@@ -260,4 +287,5 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "fresh": fresh,
     "idle": idle,
     "join": join,
+    "resync": resync,
 }

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from benchmarks.report import Report, Row, median
 from tests.simulation.__main__ import Tally, run_seeds
-from tests.simulation.mutants import MUTANTS, find
+from tests.simulation.mutants.catalog import TO_BE_FOUND
+from tests.simulation.mutants.running import find
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,7 @@ class Sizes:
 
     repeats: int = 6
     repeat_s: float = 20.0  # of seeds, each
-    mutants: int = len(MUTANTS)
+    mutants: int = len(TO_BE_FOUND)
     mutant_s: float = 20.0  # of CPU time, for each mutant, at most
     first_seed: int = 0
 
@@ -49,9 +50,9 @@ def run(sizes: Sizes) -> list[Row]:
 
 def _mutants(sizes: Sizes) -> Row:
     """Each fault by itself; in a shorter run every so many-th of them."""
-    step = max(1, len(MUTANTS) // sizes.mutants)
-    names = list(MUTANTS)[::step]
-    missed = [name for name in names if not find(name, sizes.mutant_s, sizes.first_seed)[0]]
+    step = max(1, len(TO_BE_FOUND) // sizes.mutants)
+    names = list(TO_BE_FOUND)[::step]
+    missed = [name for name in names if not find(name, sizes.mutant_s, sizes.first_seed).found]
     note = f"of {len(names)}, each within {sizes.mutant_s:g} s" + (f"; missed: {', '.join(missed)}" if missed else "")
     value = 100.0 * (1 - len(missed) / len(names))
     return Row(name="simulate.mutants_found_pct", value=value, unit="%", note=note, goal=">= 98")

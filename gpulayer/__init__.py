@@ -14,10 +14,12 @@ _loaded: dict[int, Any] = {}  # the magics of each shell that loaded the extensi
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext gpulayer`: the magics. Nothing is started before the first one is used."""
     from gpulayer.notebook.magics import GpulayerMagics
+    from gpulayer.notebook.replay import hush
 
     if id(shell) not in _loaded:
         magics = _loaded[id(shell)] = GpulayerMagics(shell)
         shell.register_magics(magics)
+        hush(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -27,3 +29,4 @@ def unload_ipython_extension(shell: Any) -> None:
         magics.close()
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("gpulayer", None)
+        shell.__dict__.pop("_showtraceback", None)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import os
-import socket
 import subprocess
 import sys
 import time
 import urllib.parse
 from pathlib import Path
-from typing import TypeGuard
+from typing import NoReturn, TypeGuard
 
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
+from gpulayer.protocol.localdisk import network_filesystem
 
 _IDLE_EXIT_S = 60
+_WORD_S = 2.0  # a control plane that has nothing else to do answers in a thousandth of that
 _PATIENCE_S = 20.0  # a control plane that ends may take so long
 _LOG = "control-plane.log"
 _HELD = 3  # the exit code of a control plane whose folder another one holds
@@ -28,26 +30,46 @@ def find_or_start(folder: Path | None = None) -> Endpoint:
     """
     folder = folder or data_folder()
     endpoint = read_endpoint(folder)
-    if listens(endpoint):
+    status = _asked(endpoint)
+    if endpoint is not None and status == http.client.OK:
         return endpoint
     if os.environ.get("GPULAYER_EMBEDDED") != "0":
         return _start(folder)
     why = "and GPULAYER_EMBEDDED=0 forbids to start one"
     if endpoint is None:
         raise ControlPlaneError(f"{folder}/endpoint.json is not there, {why}")
+    if status and read_endpoint(folder) == endpoint:  # else one has just started there
+        raise ControlPlaneError(f"{_refused(folder, endpoint, status)}, {why}")
     raise ConnectionRefusedError(f"{endpoint.url} does not answer, {why}")
+
+
+def _refused(folder: Path, endpoint: Endpoint, status: int) -> str:
+    text = f"{endpoint.url} refuses the token of {folder}/endpoint.json (HTTP {status})"
+    return f"{text}: another control plane listens there; name its data folder with GPULAYER_DATA"
 
 
 def listens(endpoint: Endpoint | None) -> TypeGuard[Endpoint]:
     """Whether the control plane that wrote this lives and accepts connections."""
+    return _asked(endpoint) == http.client.OK
+
+
+def _asked(endpoint: Endpoint | None) -> int:
+    """The HTTP status with which an endpoint's address takes its token; 0 where nobody listens."""
     if endpoint is None or not _lives(endpoint.pid):
-        return False  # after a restart of the machine its port may be anybody's
+        return 0  # after a restart of the machine its port may be anybody's
     parts = urllib.parse.urlsplit(endpoint.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=_WORD_S)
     try:
-        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=2.0):
-            return True
+        connection.connect()
     except OSError:
-        return False
+        return 0
+    try:
+        connection.request("GET", "/v1/health", headers={"Authorization": f"Bearer {endpoint.token}"})
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return http.client.OK  # it is busy, or just ending: the connection that follows will tell
+    finally:
+        connection.close()
 
 
 def _lives(pid: int) -> bool:
@@ -64,13 +86,14 @@ def _lives(pid: int) -> bool:
 
 def _start(folder: Path) -> Endpoint:
     """Start one; where somebody else was quicker, or one is about to end, take the one that there is then."""
+    _check_folder(folder)
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         code, endpoint = _try_to_start(folder)
         if endpoint is not None:
             return endpoint
         if code != _HELD or time.monotonic() > deadline:
-            raise ControlPlaneError(f"the control plane did not start: {_last_line(folder)}")
+            _fail(folder, code)
         for _ in range(20):
             endpoint = read_endpoint(folder)
             if listens(endpoint):
@@ -78,20 +101,43 @@ def _start(folder: Path) -> Endpoint:
             time.sleep(0.05)  # another process writes the file: there is nothing to wait for
 
 
+def _check_folder(folder: Path) -> None:
+    """Make the data folder, if it can be used. Raises `ControlPlaneError`, and nothing is made where it can't."""
+    advice = "set GPULAYER_DATA to a folder on a local disk"
+    kind = network_filesystem(folder)
+    if kind:
+        text = f"{folder} lies on a network file system ({kind}), where locks and SQLite are not safe"
+        raise ControlPlaneError(f"{text}; {advice}")
+    try:
+        (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (folder / "logs" / _LOG).open("ab"):
+            pass
+    except OSError as error:
+        text = f"{folder} can't be the data folder of a control plane: {error.strerror}"
+        raise ControlPlaneError(f"{text}; {advice}") from error
+
+
+def _fail(folder: Path, code: int) -> NoReturn:
+    """Say why none could be started, nor found."""
+    endpoint = read_endpoint(folder)
+    status = _asked(endpoint)
+    if code == _HELD and endpoint is not None and status not in (0, http.client.OK):
+        raise ControlPlaneError(_refused(folder, endpoint, status))
+    raise ControlPlaneError(f"the control plane did not start: {_last_line(folder)}")
+
+
 def _last_line(folder: Path) -> str:
     lines = (folder / "logs" / _LOG).read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no word from it"
+    return lines[-1].removeprefix("gpulayer: ") if lines else "no word from it"
 
 
 def _try_to_start(folder: Path) -> tuple[int, Endpoint | None]:
     """Its exit code, or its endpoint."""
-    logs = folder / "logs"
-    logs.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-m", "gpulayer_server", "--data", str(folder), "--local-worker"]
     command += ["--idle-exit", str(_IDLE_EXIT_S), "--announce"]
     if arguments := os.environ.get("GPULAYER_LOCAL_WORKER"):
         command += ["--worker-arguments", arguments]
-    with (logs / _LOG).open("ab") as log:
+    with (folder / "logs" / _LOG).open("ab") as log:
         process = subprocess.Popen(
             command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )

@@ -63,6 +63,7 @@ class RemoteError(GpulayerError):
         self.ename = ename
         self.evalue = evalue
         self.traceback = traceback
+        self.shown = False  # where it came, because the cell's output went on after it: it is raised without a word
 
     def _render_traceback_(self) -> list[str]:
         return self.traceback or [f"{self.ename}: {self.evalue}"]

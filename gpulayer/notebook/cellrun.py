@@ -41,7 +41,9 @@ class CellRunner:
         self, shell: Any, line: str, body: str, options: CellOptions, status: StatusLine, stop: Stop
     ) -> Subscription:
         """Scan, send what lacks, submit. Returns once the control plane has the job; `stop` is armed then."""
-        bundle = self._source.scan(options.source)
+        bundle = self._source.scan(
+            options.source, include=options.include, exclude=options.exclude, limits=options.limits
+        )
         spec = self._spec(shell, line, body, options, bundle)
         key = secrets.token_hex(12)
         subscription, problem = self._submit(spec, key, status, stop)
@@ -95,7 +97,7 @@ class CellRunner:
         waited = 0.0
         came: list[ServerToClient] = []
         while True:
-            if stop.wanted and not self.connection.wait_ready(0):
+            if stop.urgent or (stop.wanted and not self.connection.wait_ready(0)):
                 raise KeyboardInterrupt  # nobody is there to be told
             message = subscription.get(_LOOK_S)
             if isinstance(message, Refused):
@@ -119,7 +121,7 @@ class CellRunner:
         following = _Following(self.connection, subscription, replay, status, early=cancels)
         try:
             while following.view is None or not following.view.terminal:
-                if stop.wanted and not cancels:
+                if stop.urgent or (stop.wanted and not cancels):
                     raise KeyboardInterrupt
                 if stop.wanted and not following.cancelling:
                     following.cancel()
@@ -163,6 +165,7 @@ class _Following:
             reach("client.first-byte" if message.offset == 0 else "client.mid-output")
         elif isinstance(message, Update):
             self.view = self._unshown = message.job
+            self._replay.scope = message.job.session or message.job.id
         elif isinstance(message, Refused):
             raise RequestRefused(message.problem)
         if self._due():
@@ -225,7 +228,11 @@ def numbered_like_home(line: str, body: str) -> str:
 
     A body that begins with another cell magic has to begin with it there too.
     """
-    return body if body.lstrip().startswith("%%") else f"# %%gpulayer {line}\n{body}"
+    if body.lstrip().startswith("%%"):
+        return body
+    first = next((each for each in body.splitlines() if each.strip()), "")
+    indent = first[: len(first) - len(first.lstrip())]  # IPython takes the first line's away from all lines
+    return f"{indent}# %%gpulayer {line}\n{body}"
 
 
 def judge(view: JobView | None, replay: Replay) -> JobView:

@@ -7,6 +7,8 @@ import sys
 from collections import deque
 from typing import Any
 
+from IPython.core.displayhook import CapturingDisplayHook
+
 from gpulayer.client.errors import RemoteError
 from gpulayer.notebook.words import size
 from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel
@@ -15,6 +17,19 @@ from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel
 def cell_number(shell: Any) -> int:
     """The number of the cell that runs, as the notebook shows it. IPython counts up before or after, by version."""
     return shell.displayhook.prompt_count
+
+
+def hush(shell: Any) -> None:
+    """Have `shell` end a cell without another word where the remote error is shown already, in its place."""
+    show = shell._showtraceback
+
+    def show_once(etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
+        if isinstance(evalue, RemoteError) and evalue.shown:
+            shell._last_traceback = stb
+        else:
+            show(etype, evalue, stb)
+
+    shell._showtraceback = show_once
 
 
 class Replay:
@@ -26,10 +41,12 @@ class Replay:
     def __init__(self, shell: Any, job: str, max_output_bytes: int):
         self._shell = shell
         self._job = job
+        self.scope = job  # of display ids: the same id in another job is another display, unless they share a kernel
         self._splitter = Splitter()
         self._head_left = max_output_bytes // 2
         self._tail = _Tail(max_output_bytes - max_output_bytes // 2)
         self._touched: set[str] = set()
+        self._errors: list[RemoteError] = []  # all that the kernel showed, the last of them not yet shown here
         self.error: RemoteError | None = None
         self.reply: dict[str, Any] | None = None  # how the kernel says that the cell ended
         self.idle = False  # the cell's own end was seen
@@ -42,6 +59,7 @@ class Replay:
         """A new attempt begins: its stream is a new one."""
         self._splitter = Splitter()
         self.error = self.reply = None
+        self._errors = []
         self.idle = False
 
     def feed(self, data: bytes) -> None:
@@ -50,7 +68,7 @@ class Replay:
             if kind == Kind.KERNEL:
                 self._kernel_message(decode_kernel(body))
             elif kind == Kind.REPLY:
-                self.reply = decode_json(body)
+                self._on_reply(decode_json(body))
             elif kind == Kind.MARK:
                 mark = decode_json(body)
                 self._text("stderr", f"\n[output truncated here: {mark.get('why', 'unknown')}]\n")
@@ -85,6 +103,7 @@ class Replay:
             handler(json.loads(parts[3]))
 
     def _on_stream(self, content: dict[str, Any]) -> None:
+        self._show_error()
         self._text("stderr" if content["name"] == "stderr" else "stdout", content["text"])
 
     def _on_display_data(self, content: dict[str, Any]) -> None:
@@ -94,9 +113,12 @@ class Replay:
         self._display(content, update=True)
 
     def _on_execute_result(self, content: dict[str, Any]) -> None:
+        self._show_error()
         self.flush()
         hook = self._shell.displayhook
-        if hasattr(hook, "session") and hasattr(hook, "pub_socket"):
+        if isinstance(sys.displayhook, CapturingDisplayHook):  # %%capture, capture_output
+            sys.displayhook(_Rendered(content["data"], content.get("metadata", {})))
+        elif hasattr(hook, "session") and hasattr(hook, "pub_socket"):
             result = {
                 "data": content["data"],
                 "metadata": content.get("metadata", {}),
@@ -108,11 +130,56 @@ class Replay:
             self._write("stdout", f"Out[{cell_number(self._shell)}]: {content['data'].get('text/plain', '')}\n")
 
     def _on_clear_output(self, content: dict[str, Any]) -> None:
+        self._show_error()
         self.flush()
         self._shell.display_pub.clear_output(wait=bool(content.get("wait", False)))
 
     def _on_error(self, content: dict[str, Any]) -> None:
+        self._show_error()
         self.error = RemoteError.named(content["ename"], content["evalue"], list(content["traceback"]))
+        self._errors.append(self.error)
+
+    def _on_reply(self, reply: dict[str, Any]) -> None:
+        """Which of the errors ended the cell, if one did: what %tb and %run show is no error of the cell's."""
+        self.reply = reply
+        for payload in reply.get("payload", ()):
+            self._payload(payload)
+        if reply.get("status") == "ok":
+            self._show_error()
+            self.error = None
+            return
+        ename, evalue = reply.get("ename", ""), reply.get("evalue", "")
+        ended = next((error for error in reversed(self._errors) if error.ename == ename), self.error)
+        if ename == "UsageError":  # IPython says it in one line on stderr
+            ended = RemoteError.named(ename, evalue, [])
+            ended.shown = True
+        if ended is not self.error:
+            self._show_error()
+            self.error = ended
+
+    def _payload(self, payload: dict[str, Any]) -> None:
+        """What the front end does once the cell has ended: show a page (`len?`), fill the next cell (`%load`)."""
+        if payload.get("source") == "set_next_input":
+            self._shell.set_next_input(payload["text"], replace=payload.get("replace", False))
+        elif hasattr(self._shell, "kernel"):
+            self._shell.payload_manager.write_payload(payload)
+        else:
+            self._write("stdout", payload["data"].get("text/plain", "") + "\n")
+
+    def _show_error(self) -> None:
+        """Show the last error where it came: it was not the cell's last word."""
+        hook = self._shell.displayhook
+        if not self._errors or self._errors[-1].shown:
+            return
+        error = self._errors[-1]
+        error.shown = True
+        self.flush()
+        if hasattr(hook, "session") and hasattr(hook, "pub_socket"):
+            content = {"ename": error.ename, "evalue": error.evalue, "traceback": error.traceback}
+            topic = (getattr(hook, "topic", None) or b"").replace(b"execute_result", b"error") or None
+            hook.session.send(hook.pub_socket, "error", content, parent=hook.parent_header, ident=topic)
+        else:
+            self._write("stdout", "\n".join(error.traceback) + "\n")
 
     def _on_status(self, content: dict[str, Any]) -> None:
         self.idle = content.get("execution_state") == "idle"
@@ -120,11 +187,11 @@ class Replay:
     # ---------------------------------------------------------------- output
 
     def _display(self, content: dict[str, Any], *, update: bool) -> None:
+        self._show_error()
         self.flush()
         transient = dict(content.get("transient") or {})
         if "display_id" in transient:
-            # the same id in another job is another display
-            transient["display_id"] = f"{self._job}-{transient['display_id']}"
+            transient["display_id"] = f"{self.scope}-{transient['display_id']}"
         publish = self._shell.display_pub.publish
         publish(content["data"], content.get("metadata") or {}, transient=transient, update=update)
 
@@ -144,6 +211,21 @@ class Replay:
             self.flush()  # the other stream's text was first: each has a buffer of its own here
         getattr(sys, name).write(text)
         self._touched.add(name)
+
+
+class _Rendered:
+    """A result that was rendered on the worker, as an object that shows itself."""
+
+    def __init__(self, data: dict[str, Any], metadata: dict[str, Any]):
+        self._bundle = data, metadata
+
+    def __repr__(self) -> str:
+        return self._bundle[0].get("text/plain", "")
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._bundle
 
 
 class _Tail:

@@ -20,7 +20,7 @@ from gpulayer.source.errors import (
 from gpulayer.source.ignore import Exclusion
 from gpulayer.source.manifest import FileEntry, Manifest
 from gpulayer.source.materialize import Written, materialize, synchronize
-from gpulayer.source.pack import iter_pack, read_pack, write_pack
+from gpulayer.source.pack import iter_pack, plain_pack_bytes, read_pack, worth_compressing, write_pack
 from gpulayer.source.scan import Bundle, Limits, scan
 
 __all__ = [
@@ -43,8 +43,10 @@ __all__ = [
     "Written",
     "iter_pack",
     "materialize",
+    "plain_pack_bytes",
     "read_pack",
     "scan",
     "synchronize",
+    "worth_compressing",
     "write_pack",
 ]

@@ -1,59 +1,327 @@
-"""Blobs: bytes by their SHA-256, one file each, in a folder of a control plane or a worker."""
+"""Blobs: bytes by their SHA-256, in a folder of a control plane or a worker.
+
+A blob has a file of its own, so that a workspace's file can be a reflink of it. But where one transfer brings many
+small ones, they lie together in shared files: making 2,000 files takes longer than sending them, on either side.
+
+    ab/abcd…      a blob of its own
+    shared/NAME   bytes of blobs; an index of (SHA-256, offset, length); offset and length of the index, magic
+    new/          what is being written; it is renamed into place when it is whole
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import os
 import re
-import tempfile
-from collections.abc import Iterable
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+__all__ = ["BlobError", "BlobReader", "Blobs", "Span", "SpanReader"]
+
+SHARED_BELOW_BYTES = 65_536
+"""Smaller blobs may share a file: below, a copy costs about what a reflink does."""
+
+SHARED_AT_LEAST = 16
+"""So many blobs that came together get a shared file; fewer get one each."""
+
+SHARED_FILE_BYTES = 1 << 22
+"""About so large are shared files. A kill loses what is not yet in one, and nothing else of an upload."""
+
+_LEFT_OVER_S = 86_400.0
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_ROW = struct.Struct(">32sQQ")
+_FOOT = struct.Struct(">QQ8s")
+_MAGIC = b"GPLBLOB\x01"
+_READ_BYTES = 1 << 18
+_PIECES_AT_ONCE = 1024  # IOV_MAX
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class BlobError(ValueError):
     """Bytes that are not what their digest says, or a digest that is none."""
 
 
-class Blobs:
-    """A folder of blobs. A blob is there whole or not at all; any number of processes may add."""
+class Span(NamedTuple):
+    """Where a blob's bytes are."""
+
+    path: str
+    offset: int  # bytes
+    size: int  # bytes
+
+
+class BlobReader:
+    """A folder of blobs that somebody else fills; nothing in it is made or changed."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._shared = _Shared(folder / "shared")
 
-    def path(self, digest: str) -> Path:
-        """Where the blob is or would be. Raises `BlobError` for what is no digest."""
-        if not _DIGEST.fullmatch(digest):
-            raise BlobError(f"not a SHA-256 digest: {digest[:80]!r}")
-        return self.folder / digest[:2] / digest
+    def find(self, digest: str) -> Span | None:
+        """Where the blob is, or None. Raises `BlobError` for what is no digest."""
+        span = self._shared.find(digest) or self._own(digest)
+        if span is None and self._shared.look():
+            span = self._shared.find(digest)
+        return span
 
     def __contains__(self, digest: str) -> bool:
-        return self.path(digest).exists()
+        return self.find(digest) is not None
 
-    def missing(self, digests: Iterable[str]) -> list[str]:
-        """Those of `digests` that are not here, each once, in order."""
-        return [digest for digest in dict.fromkeys(digests) if digest not in self]
+    def missing(self, digests: Iterable[str] | Mapping[str, int]) -> list[str]:
+        """Those of `digests` that are not here, each once, in order.
+
+        With sizes (bytes) a blob of another size is missing too: a power cut may have cut it short.
+        """
+        sizes: Mapping[str, int | None] = digests if isinstance(digests, Mapping) else dict.fromkeys(digests)
+        missing: list[str] = []
+        self._shared.look()
+        for digest, size in sizes.items():
+            span = self._shared.find(digest) or self._own(digest)
+            if span is None or (size is not None and span.size != size):
+                missing.append(digest)
+        return missing
 
     def read(self, digest: str) -> bytes:
-        """A small blob's bytes."""
-        return self.path(digest).read_bytes()
+        """A small blob's bytes. Raises FileNotFoundError where it is not here."""
+        span = self.find(digest)
+        if span is None:
+            raise FileNotFoundError(f"no blob {digest} in {self.folder}")
+        with SpanReader() as reader:
+            return b"".join(reader.chunks(span))
+
+    def _own(self, digest: str) -> Span | None:
+        path = self._own_path(digest)
+        try:
+            return Span(path, 0, os.stat(path).st_size)
+        except FileNotFoundError:
+            return None
+
+    def _own_path(self, digest: str) -> str:
+        if not _DIGEST.fullmatch(digest):
+            raise BlobError(f"not a SHA-256 digest: {digest[:80]!r}")
+        return f"{self.folder}/{digest[:2]}/{digest}"
+
+
+class Blobs(BlobReader):
+    """A folder of blobs. A blob is there whole or not at all; any number of threads and processes may add."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self._new = folder / "new"
+        for made in (folder, folder / "shared", self._new):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._numbers = itertools.count()
+        self._clear_left_overs()
+
+    def path(self, digest: str) -> Path:
+        """Where the blob's own file is or would be. Raises `BlobError` for what is no digest."""
+        return Path(self._own_path(digest))
 
     def put(self, digest: str, chunks: Iterable[bytes]) -> None:
         """Store a blob; raises `BlobError`, and nothing is kept, when the bytes have another digest."""
-        target = self.path(digest)
-        target.parent.mkdir(mode=0o700, exist_ok=True)
-        hasher = hashlib.sha256()
-        fd, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
+        self._own_path(digest)
+        self._store(digest, _checked(digest, chunks))
+
+    def take(self, blobs: Iterable[tuple[str, int, Iterable[bytes]]]) -> int:
+        """Store blobs whose digests are checked while their bytes are read, as `read_pack` gives them; how many.
+
+        Where that raises, what came before is kept: whoever sends them again need not send these.
+        """
+        count = 0
+        gathered: list[tuple[str, bytes]] = []
+        size_bytes = 0
         try:
-            with os.fdopen(fd, "wb") as file:
-                for chunk in chunks:
-                    hasher.update(chunk)
-                    file.write(chunk)
-            if hasher.hexdigest() != digest:
-                raise BlobError(f"blob {digest[:12]}…: the bytes that came have digest {hasher.hexdigest()[:12]}…")
-            Path(name).replace(target)
+            for digest, size, chunks in blobs:
+                if size < SHARED_BELOW_BYTES:
+                    gathered.append((digest, b"".join(chunks)))
+                    size_bytes += size
+                else:
+                    self._store(digest, chunks)
+                count += 1
+                if size_bytes >= SHARED_FILE_BYTES:
+                    self._store_gathered(gathered)
+                    gathered, size_bytes = [], 0
+        finally:
+            self._store_gathered(gathered)
+        return count
+
+    def _store(self, digest: str, chunks: Iterable[bytes]) -> None:
+        target = self._own_path(digest)
+        Path(target).parent.mkdir(mode=0o700, exist_ok=True)
+        with self._new_file(target) as descriptor:
+            for chunk in chunks:
+                _write_all(descriptor, chunk)
+
+    def _store_gathered(self, gathered: list[tuple[str, bytes]]) -> None:
+        if len(gathered) < SHARED_AT_LEAST:
+            for digest, data in gathered:
+                self._store(digest, (data,))
+            return
+        target = self._shared.new_path()
+        rows: list[bytes] = []
+        end = 0
+        for digest, data in gathered:
+            rows.append(_ROW.pack(bytes.fromhex(digest), end, len(data)))
+            end += len(data)
+        index = b"".join(rows)
+        with self._new_file(target) as descriptor:
+            _write_pieces(descriptor, [*(data for _, data in gathered), index, _FOOT.pack(end, len(index), _MAGIC)])
+        self._shared.add(target, index)
+
+    @contextlib.contextmanager
+    def _new_file(self, target: str) -> Iterator[int]:
+        """A file that is renamed into place when the block ends well, and removed when it raises."""
+        name = f"{self._new}/{os.getpid()}-{next(self._numbers)}-{secrets.token_hex(4)}"
+        descriptor = os.open(name, _NEW_FLAGS, 0o600)
+        try:
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+            os.replace(name, target)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            os.unlink(name)
             raise
+
+    def _clear_left_overs(self) -> None:
+        """What a killed process was writing; whatever is a day old, nobody is writing any more."""
+        with os.scandir(self._new) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat().st_mtime < time.time() - _LEFT_OVER_S:
+                        os.unlink(entry.path)
+
+
+class _Shared:
+    """The files that blobs share, and where each blob is in them: 300 bytes of memory a blob."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+        self._where: dict[bytes, Span] = {}
+        self._stamp_ns = -1
+
+    def find(self, digest: str) -> Span | None:
+        try:
+            return self._where.get(bytes.fromhex(digest))
+        except ValueError:
+            return None
+
+    def new_path(self) -> str:
+        return f"{self._folder}/{secrets.token_hex(16)}"
+
+    def add(self, path: str, index: bytes) -> None:
+        with self._lock:
+            if path in self._known:
+                return
+            self._known.add(path)
+            self._where.update((raw, Span(path, offset, size)) for raw, offset, size in _ROW.iter_unpack(index))
+
+    def look(self) -> bool:
+        """Take in files that this process does not know yet; whether there may have been some."""
+        try:
+            stamp_ns = os.stat(self._folder).st_mtime_ns
+        except FileNotFoundError:
+            return False
+        if stamp_ns == self._stamp_ns:
+            return False
+        self._stamp_ns = stamp_ns
+        with os.scandir(self._folder) as entries:
+            unknown = [entry.path for entry in entries if entry.path not in self._known]
+        for path in unknown:
+            with contextlib.suppress(FileNotFoundError):  # somebody just removed it
+                index = _index_of(path)
+                if index is not None:
+                    self.add(path, index)
+        return bool(unknown)
+
+
+class SpanReader:
+    """Reads spans; holds the file of the last one open, since the next is mostly in it too. Not for two threads."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._descriptor = -1
+
+    def __enter__(self) -> SpanReader:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._path = -1, ""
+
+    def descriptor(self, path: str) -> int:
+        """The file, open for reading until the next call. Raises OSError."""
+        if path != self._path:
+            self.__exit__()
+            self._descriptor = os.open(path, _FLAGS)
+            self._path = path
+        return self._descriptor
+
+    def chunks(self, span: Span, chunk_bytes: int = _READ_BYTES) -> Iterator[bytes]:
+        """The span's bytes, fewer where the file is cut short. Raises OSError."""
+        at, end = span.offset, span.offset + span.size
+        while at < end:
+            data = read_at(self.descriptor(span.path), min(chunk_bytes, end - at), at)
+            if not data:
+                return
+            at += len(data)
+            yield data
+
+
+def read_at(descriptor: int, size: int, offset: int) -> bytes:
+    """Bytes of an open file, wherever it stands."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)  # Windows
+    return os.read(descriptor, size)
+
+
+def _index_of(path: str) -> bytes | None:
+    """The index of a shared file; None for one that is no such, or cut short: its blobs count as missing."""
+    with SpanReader() as reader:
+        descriptor = reader.descriptor(path)
+        size = os.fstat(descriptor).st_size
+        if size < _FOOT.size:
+            return None
+        offset, length, magic = _FOOT.unpack(read_at(descriptor, _FOOT.size, size - _FOOT.size))
+        if magic != _MAGIC or offset + length + _FOOT.size != size or length % _ROW.size:
+            return None
+        index = read_at(descriptor, length, offset)
+        return index if len(index) == length else None
+
+
+def _checked(digest: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    hasher = hashlib.sha256()
+    for chunk in chunks:
+        hasher.update(chunk)
+        yield chunk
+    if hasher.hexdigest() != digest:
+        raise BlobError(f"blob {digest[:12]}…: the bytes that came have digest {hasher.hexdigest()[:12]}…")
+
+
+def _write_pieces(descriptor: int, pieces: list[bytes]) -> None:
+    """Write many small pieces, without joining megabytes where the system can."""
+    if not hasattr(os, "writev"):  # Windows
+        _write_all(descriptor, b"".join(pieces))
+        return
+    for begin in range(0, len(pieces), _PIECES_AT_ONCE):
+        some = pieces[begin : begin + _PIECES_AT_ONCE]
+        written = os.writev(descriptor, some)
+        if written < sum(map(len, some)):  # a signal, or a disk that is getting full
+            _write_all(descriptor, b"".join(some)[written:])
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from gpulayer.source.errors import SourceChanged, SourceError, shown
 
-__all__ = ["DigestCache", "Hashed", "Known", "hash_descriptor", "hash_file", "is_racy"]
+__all__ = ["OPEN_FLAGS", "DigestCache", "Hashed", "Known", "hash_descriptor", "hash_file", "is_racy"]
 
 TRIES = 3
 """How often a file that changes while it is read is read."""
@@ -32,9 +33,11 @@ COARSE_MARGIN_NS = 2_100_000_000
 """Margin where stamps are whole seconds: FAT counts in twos, HFS+ and ext3 in ones."""
 
 _CHUNK = 1 << 18
-_MAGIC = b"GPLDIG01"
+_MAGIC = b"GPLDIG02"
+_HEAD = struct.Struct(">Q32s")
+_SLACK_ROWS = 1000
 _ON_WINDOWS = os.name == "nt"
-_OPEN_FLAGS = (
+OPEN_FLAGS = (
     os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 )  # a file may have become a symlink or a fifo since the scan: neither is followed nor waited for
 
@@ -122,7 +125,8 @@ class DigestCache:
         self._path = path
         self._clock_ns = clock_ns
         self._max_entries = max_entries
-        self._known: dict[str, Known] = _load(path) if path is not None else {}
+        # How many rows the file has, those out of date included; 0 where it has to be written anew.
+        self._known, self._rows = _load(path) if path is not None else ({}, 0)
         self._fresh: set[str] = set()
 
     def lookup(self, path: str, status: os.stat_result) -> Known | None:
@@ -176,20 +180,27 @@ class DigestCache:
         return hash_file(path, keep=keep, clock_ns=self._clock_ns)
 
     def save(self) -> None:
-        """Write what this process learned to the file, in one atomic step; nothing new: nothing is written.
+        """Write what this process learned to the file; nothing new: nothing is written.
+
+        It is added at the file's end, in one write, so that a changed file costs a hundred bytes. When half of what the
+        file holds is out of date it is written anew, in one atomic step.
 
         Raises:
             OSError: the file cannot be written.
         """
         if self._path is None or not self._fresh:
             return
-        merged = _load(self._path)
-        for path in self._fresh:
-            merged.pop(path, None)
-            if path in self._known:
-                merged[path] = self._known[path]
-        newest = list(merged.items())[-self._max_entries :]
-        _replace(self._path, _encode(newest))
+        learned = [(path, self._known[path]) for path in self._fresh if path in self._known]
+        if self._rows and self._rows + len(learned) <= 2 * len(self._known) + _SLACK_ROWS:
+            self._rows = self._rows + len(learned) if _append(self._path, _encode(learned)) else 0
+        else:
+            merged = _load(self._path)[0]
+            for path, known in learned:
+                merged.pop(path, None)
+                merged[path] = known
+            newest = list(merged.items())[-self._max_entries :]
+            _replace(self._path, _MAGIC + _encode(newest))
+            self._rows = len(newest)
         self._fresh.clear()
 
     def __len__(self) -> int:
@@ -198,27 +209,28 @@ class DigestCache:
 
 def _hash_once(path: str, keep: bool, started_ns: int) -> Hashed | None:
     try:
-        descriptor = os.open(path, _OPEN_FLAGS)
+        descriptor = os.open(path, OPEN_FLAGS)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise SourceError(f"{shown(path)} cannot be read: {error.strerror}; leave it out with --exclude") from error
-    with open(descriptor, "rb", buffering=0) as file:
+    try:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
             raise SourceError(f"{shown(path)} is no regular file any more; run it again")
         content: bytes | None = None
-        if keep:
-            content = file.readall()
+        if keep or before.st_size < _CHUNK:
+            content = os.read(descriptor, before.st_size + 1)  # one more shows that it has grown
             sha256, length = hashlib.sha256(content).hexdigest(), len(content)
         else:
             sha256, length = hash_descriptor(descriptor)
-        after = os.fstat(descriptor)
-    # By name too: an editor that saves by rename leaves the file that we read untouched.
-    named = os.stat(path, follow_symlinks=False)
-    if length != before.st_size or _stamps(before) != _stamps(after) or _stamps(after) != _stamps(named):
+    finally:
+        os.close(descriptor)
+    # By name: an editor that saves by rename leaves the file that we read untouched.
+    after = os.stat(path, follow_symlinks=False)
+    if length != before.st_size or _stamps(before) != _stamps(after):
         return None
-    return Hashed(sha256=sha256, stat=before, started_ns=started_ns, content=content)
+    return Hashed(sha256=sha256, stat=before, started_ns=started_ns, content=content if keep else None)
 
 
 def _stamps(status: os.stat_result) -> tuple[int, int, int, int]:
@@ -226,26 +238,49 @@ def _stamps(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _encode(known: Iterable[tuple[str, Known]]) -> bytes:
+    """One batch: its length, its checksum, and rows."""
     import msgpack
 
     rows = [(os.fsencode(path), *entry[:4], bytes.fromhex(entry.sha256), entry.clean) for path, entry in known]
     payload: bytes = msgpack.packb(rows) or b""
-    return _MAGIC + hashlib.sha256(payload).digest() + payload
+    return _HEAD.pack(len(payload), hashlib.sha256(payload).digest()) + payload
 
 
-def _load(path: Path) -> dict[str, Known]:
+def _load(path: Path) -> tuple[dict[str, Known], int]:
+    """What the file says, and how many rows it has; 0 rows where nothing may be added at its end."""
     import msgpack
 
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return {}
-    head, payload = data[:40], data[40:]
-    # The checksum makes a torn or foreign file an empty cache, never a wrong digest.
-    if head != _MAGIC + hashlib.sha256(payload).digest():
-        return {}
-    rows = msgpack.unpackb(payload, use_list=False)
-    return {os.fsdecode(row[0]): Known(row[1], row[2], row[3], row[4], row[5].hex(), row[6]) for row in rows}
+        return {}, 0
+    if not data.startswith(_MAGIC):
+        return {}, 0
+    known: dict[str, Known] = {}
+    count, at = 0, len(_MAGIC)
+    while at < len(data):
+        head, at = data[at : at + _HEAD.size], at + _HEAD.size
+        length, checksum = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, b"")
+        payload, at = data[at : at + length], at + length
+        # The checksum makes a torn or foreign file a smaller cache, never a wrong digest.
+        if hashlib.sha256(payload).digest() != checksum:
+            return known, 0
+        rows = msgpack.unpackb(payload, use_list=False)
+        count += len(rows)
+        for row in rows:
+            name = os.fsdecode(row[0])
+            known.pop(name, None)  # the ones longest not hashed stand first
+            known[name] = Known(row[1], row[2], row[3], row[4], row[5].hex(), row[6])
+    return known, count
+
+
+def _append(path: Path, data: bytes) -> bool:
+    """Whether all of it was written."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+    try:
+        return os.write(descriptor, data) == len(data)
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -66,7 +66,7 @@ class SourceConflict(SourceError):
         more = f" and {len(self.paths) - 5} more" if len(self.paths) > 5 else ""
         super().__init__(
             f"changed here and in the session's workspace too: {listed}{more}; "
-            "fetch the workspace's version with --output, or take the file out with --exclude, or release the session"
+            "leave the file out with --exclude, or take a session of another name, which begins with what is here"
         )
 
 

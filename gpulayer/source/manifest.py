@@ -14,32 +14,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from itertools import accumulate
+from typing import Any
 
+from gpulayer.source.encoding import (
+    MAX_PATH_BYTES,
+    MAX_SIZE,
+    FileEntry,
+    checked_entry,
+    common_ends,
+    encode_rows,
+    entry_of,
+    head,
+    is_plainly_right,
+    parents,
+    unpack,
+)
 from gpulayer.source.errors import ManifestError, shown
 
 __all__ = ["FileEntry", "Manifest", "check_entry", "path_bytes"]
 
-Kind = Literal["file", "dir"]
-
-_VERSION = 1
-_FILE, _DIR = 0, 1
 _MODES = {"file": (0o644, 0o755), "dir": (0o755,)}
-_MAX_SIZE = 2**63 - 1
-_MAX_PATH_BYTES = 4096  # PATH_MAX of Linux
-
-
-class FileEntry(NamedTuple):
-    """One file of a bundle, or one folder in which nothing travels (`kind` 'dir').
-
-    A named tuple, since each cell makes one for each file: a frozen dataclass takes ten times as long.
-    """
-
-    path: str  # relative, POSIX slashes; bytes that are not UTF-8 are held by surrogateescape
-    mode: int  # 0o644 or 0o755
-    size: int  # bytes; 0 for a folder
-    sha256: str  # 64 lower-case hexadecimal digits; empty for a folder
-    kind: Kind = "file"
 
 
 class Manifest:
@@ -63,23 +58,74 @@ class Manifest:
     @classmethod
     def trusted(cls, files: Iterable[FileEntry]) -> Manifest:
         """A manifest of entries that the scan itself made: sorted, not checked again (the scan runs per cell)."""
-        manifest = cls.__new__(cls)
-        manifest._files = _sorted(tuple(files))
+        return cls._of(_sorted(tuple(files)))
+
+    def replaced(self, entries: Iterable[FileEntry]) -> Manifest:
+        """This manifest with other entries at some of its paths; itself where nothing differs.
+
+        Args:
+            entries: files that the scan itself read, at paths of files that are there already.
+        """
+        places = self._places
+        changed = {places[entry.path]: entry for entry in entries if self._files[places[entry.path]] != entry}
+        if not changed:
+            return self
+        files = list(self._files)
+        rows = list(self._rows)
+        for (place, entry), row in zip(changed.items(), encode_rows(changed.values()), strict=True):
+            files[place] = entry
+            rows[place] = row
+        manifest = Manifest._of(tuple(files))
+        manifest.__dict__["_places"] = places
+        manifest.__dict__["_rows"] = rows
         return manifest
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
+    def from_bytes(cls, data: bytes, near: Manifest | None = None) -> Manifest:
         """Read a manifest that came from elsewhere.
 
         Args:
             data: what `to_bytes` made.
+            near: one that may resemble it, such as that of the cell before: what both have in common at their begin and
+                at their end is not looked at again.
 
         Raises:
             ManifestError: not a manifest, another version, an unsafe entry, or not the canonical encoding.
         """
-        manifest = cls(_decode(data))
-        if manifest.to_bytes() != data:
-            raise ManifestError("the manifest is not in its canonical form (order, doubles or number encoding)")
+        manifest = near._changed_to(data) if near is not None and near.files else None
+        if manifest is None:
+            document = unpack(data)
+            if is_plainly_right(document, data):
+                manifest = cls._of(tuple(map(entry_of, document[1])))
+            else:
+                manifest = cls(map(checked_entry, document[1]))  # says what is wrong
+                if manifest.to_bytes() != data:
+                    raise ManifestError("the manifest is not in its canonical form (order, doubles or number encoding)")
+        manifest.__dict__["_encoded"] = data
+        return manifest
+
+    def _changed_to(self, data: bytes) -> Manifest | None:
+        """The manifest of `data` if it is this one with other entries at some place; None where all has to be read."""
+        middle = common_ends(self.to_bytes(), self._ends, data)
+        if middle is None:
+            return None
+        files = tuple(map(entry_of, middle.rows))
+        kept, rest = self._files[: middle.before], self._files[middle.after :]
+        for left, right in ((kept[-1:], files[:1]), (files[-1:], rest[:1])):
+            if left and right and path_bytes(left[0].path) >= path_bytes(right[0].path):
+                return None
+        manifest = Manifest._of((*kept, *files, *rest))
+        if not all(entry.path in self._places for entry in files):  # else no path is the parent of another here either
+            paths = [entry.path for entry in manifest._files]
+            if not parents(paths, "/").isdisjoint(paths):
+                return None
+        manifest.__dict__["_rows"] = [*self._rows[: middle.before], *encode_rows(files), *self._rows[middle.after :]]
+        return manifest
+
+    @classmethod
+    def _of(cls, files: tuple[FileEntry, ...]) -> Manifest:
+        manifest = cls.__new__(cls)
+        manifest._files = files
         return manifest
 
     def to_bytes(self) -> bytes:
@@ -107,24 +153,21 @@ class Manifest:
         return {entry.path: entry for entry in self._files}
 
     @cached_property
-    def _encoded(self) -> bytes:
-        import msgpack
+    def _places(self) -> dict[str, int]:
+        return {entry.path: place for place, entry in enumerate(self._files)}
 
-        raw = bytes.fromhex
-        rows = [
-            (
-                _DIR if entry.kind == "dir" else _FILE,
-                entry.path.encode("utf-8", "surrogateescape"),
-                entry.mode,
-                entry.size,
-                raw(entry.sha256),
-            )
-            for entry in self._files
-        ]
-        packed = msgpack.packb([_VERSION, rows], use_bin_type=True)
-        if packed is None:  # the stubs allow it; packb with autoreset always returns bytes
-            raise ManifestError("the manifest could not be encoded")
-        return packed
+    @cached_property
+    def _rows(self) -> list[bytes]:
+        """Each entry's encoding, so that a manifest in which one file changed encodes that one only."""
+        return encode_rows(self._files)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(map(len, self._rows)))
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return b"".join((head(len(self._rows)), *self._rows))
 
     def __eq__(self, other: object) -> bool:
         return self._files == other._files if isinstance(other, Manifest) else NotImplemented
@@ -153,7 +196,7 @@ def _problem(entry: FileEntry) -> str | None:
         return f"kind {entry.kind!r} is neither 'file' nor 'dir'"
     if type(entry.mode) is not int or entry.mode not in modes:
         return f"mode {entry.mode!r} is not allowed, only 0o644 and 0o755 are"
-    if type(entry.size) is not int or not 0 <= entry.size <= _MAX_SIZE:
+    if type(entry.size) is not int or not 0 <= entry.size <= MAX_SIZE:
         return f"size {entry.size!r} is not a number of bytes"
     if entry.kind == "dir":
         return "a folder has neither size nor digest" if entry.size or entry.sha256 else None
@@ -184,8 +227,8 @@ def path_bytes(path: str) -> bytes:
 def _check_path(path: Any) -> None:
     if type(path) is not str or not path:
         raise ManifestError(f"manifest entry {path!r}: the path is not a non-empty text")
-    if len(path_bytes(path)) > _MAX_PATH_BYTES:
-        raise ManifestError(f"manifest entry {path[:40]!r}…: the path is longer than {_MAX_PATH_BYTES} bytes")
+    if len(path_bytes(path)) > MAX_PATH_BYTES:
+        raise ManifestError(f"manifest entry {path[:40]!r}…: the path is longer than {MAX_PATH_BYTES} bytes")
     if "\0" in path or "\\" in path:
         raise ManifestError(f"manifest entry {path!r}: a path holds neither NUL nor backslash")
     framed = f"/{path}/"
@@ -216,33 +259,3 @@ def _sorted(files: tuple[FileEntry, ...]) -> tuple[FileEntry, ...]:
         for entry in files:
             path_bytes(entry.path)  # raises, and names it
         raise
-
-
-def _decode(data: bytes) -> list[FileEntry]:
-    import msgpack
-
-    try:
-        # raw: nothing in a manifest is text, so a text with broken UTF-8 cannot get in by the back door.
-        document = msgpack.unpackb(data, raw=True, use_list=False)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise ManifestError(f"these {len(data)} bytes are no manifest: {error or type(error).__name__}") from error
-    if type(document) is not tuple or len(document) != 2 or type(document[1]) is not tuple:
-        raise ManifestError("these bytes are msgpack, but no manifest")
-    if document[0] != _VERSION:
-        raise ManifestError(f"manifest version {document[0]!r} is not {_VERSION}; update GPUlayer on the older side")
-    return [_decode_row(row) for row in document[1]]
-
-
-def _decode_row(row: Any) -> FileEntry:
-    if type(row) is not tuple or len(row) != 5:
-        raise ManifestError("a manifest entry does not have its five fields")
-    kind, path, mode, size, digest = row
-    if type(kind) is not int or kind not in (_FILE, _DIR) or type(path) is not bytes or type(digest) is not bytes:
-        raise ManifestError("a manifest entry has a field of the wrong type")
-    return FileEntry(
-        path=path.decode("utf-8", "surrogateescape"),
-        mode=mode,
-        size=size,
-        sha256=digest.hex(),
-        kind="dir" if kind == _DIR else "file",
-    )

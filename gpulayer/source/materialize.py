@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from gpulayer.source.errors import SourceConflict
+from gpulayer.source.blobs import Span
+from gpulayer.source.errors import SourceConflict, WorkspaceError
 from gpulayer.source.manifest import FileEntry, Manifest
 from gpulayer.source.tree import BlobCopier, Obstructed, Tree, parent_of
 
@@ -27,17 +28,20 @@ __all__ = ["Written", "materialize", "synchronize"]
 Written = dict[str, tuple[int, int]]
 """By path: size in bytes and mtime in nanoseconds, as we left each file."""
 
+Find = Callable[[str], "Path | Span | None"]
+"""Where the blob with a digest is, already checked against it: a file of its own, or a part of one."""
+
 _SECOND_NS = 1_000_000_000
 _BACK_NS = 2 * _SECOND_NS
 
 
-def materialize(manifest: Manifest, target: Path, open_blob: Callable[[str], Path]) -> Written:
+def materialize(manifest: Manifest, target: Path, find: Find) -> Written:
     """Write a workspace.
 
     Args:
         manifest: what to write.
         target: the workspace's folder, made if missing; none of the manifest's files may be in it yet.
-        open_blob: the path of the cached file with this digest, already checked against it.
+        find: where each blob is.
 
     Returns:
         How each file was left, for `synchronize`.
@@ -48,9 +52,8 @@ def materialize(manifest: Manifest, target: Path, open_blob: Callable[[str], Pat
         OSError: the disk is full, and the like.
     """
     target.mkdir(parents=True, exist_ok=True)
-    blobs = BlobCopier(open_blob)
     written: Written = {}
-    with Tree(target) as tree:
+    with Tree(target) as tree, BlobCopier(find) as blobs:
         for entry in manifest.files:
             if entry.kind == "dir":
                 tree.folder(entry.path, create=True)
@@ -63,7 +66,7 @@ def synchronize(
     old: Manifest,
     new: Manifest,
     target: Path,
-    open_blob: Callable[[str], Path],
+    find: Find,
     written: Mapping[str, tuple[int, int]],
 ) -> Written:
     """Bring a session's workspace from one manifest to the next; what did not change at home is not touched.
@@ -76,7 +79,7 @@ def synchronize(
         old: what the workspace was brought to before.
         new: what it shall be brought to.
         target: the workspace's folder.
-        open_blob: the path of the cached file with this digest, already checked against it.
+        find: where each blob is.
         written: what the last call of `materialize` or `synchronize` returned.
 
     Returns:
@@ -86,11 +89,11 @@ def synchronize(
         SourceConflict: files that changed on both sides; nothing was touched.
         WorkspaceError, OSError: as `materialize`.
     """
-    with Tree(target) as tree:
+    with Tree(target) as tree, BlobCopier(find) as blobs:
         plan = _Planner(tree, old, new, written).plan()
         if plan.conflicts:
             raise SourceConflict(plan.conflicts)
-        return _carry_out(tree, plan, new, BlobCopier(open_blob), written)
+        return _carry_out(tree, plan, new, blobs, written)
 
 
 class _State(Enum):
@@ -129,15 +132,16 @@ class _Planner:
 
     def plan(self) -> _Plan:
         """What to do to the workspace, or which files are in the way."""
-        for path, entry in self._old.items():
-            successor = self._new.get(path)
+        old, new = self._old, self._new
+        # Both hold thousands of entries, of which few differ.
+        for entry in [entry for path, entry in old.items() if new.get(path) != entry]:
+            successor = new.get(entry.path)
             if successor is None or successor.kind != entry.kind:
-                self._plan_removal(path, entry)
-        self._plan_folders()
-        for path, entry in self._new.items():
-            previous = self._old.get(path)
-            if previous == entry:
-                continue
+                self._plan_removal(entry.path, entry)
+        if self._going:
+            self._plan_folders()
+        for entry in [entry for path, entry in new.items() if old.get(path) != entry]:
+            path, previous = entry.path, old.get(entry.path)
             if entry.kind == "dir":
                 self._plan_folder(path)
             elif previous is not None and previous.kind == "file" and previous.sha256 == entry.sha256:
@@ -260,13 +264,18 @@ def _write(
     tree: Tree, blobs: BlobCopier, entry: FileEntry, *, replace: bool, previous_ns: int | None
 ) -> tuple[int, int]:
     with tree.new_file(entry.path, replace=replace) as descriptor:
-        blobs.copy(entry.sha256, entry.size, descriptor)
+        blobs.copy(entry.sha256, descriptor)
         os.fchmod(descriptor, entry.mode)
         stamp_ns = time.time_ns() - _BACK_NS
         if previous_ns is not None:
             stamp_ns = max(stamp_ns, (previous_ns // _SECOND_NS + 1) * _SECOND_NS)
         os.utime(descriptor, ns=(stamp_ns, stamp_ns))
         status = os.fstat(descriptor)
+        if status.st_size != entry.size:
+            raise WorkspaceError(
+                f"blob {entry.sha256[:12]} in the cache has {status.st_size} bytes, the manifest says {entry.size}; "
+                "fetch it again"
+            )
     return status.st_size, status.st_mtime_ns
 
 

@@ -1,6 +1,7 @@
 """From a source folder to a bundle: walk, check, take the digests that are not known yet.
 
-A scan runs before every cell, so an unchanged folder costs one listing and one `stat` per file and no reading.
+A scan runs before every cell, so an unchanged folder costs one `lstat` per file, and one in which files changed costs
+the reading of these; see `Stamps`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpulayer.source.digests import DigestCache
@@ -19,7 +20,7 @@ from gpulayer.source.errors import SecretRefused, SourceError, SourceTooLarge, s
 from gpulayer.source.ignore import Exclusion
 from gpulayer.source.manifest import FileEntry, Manifest
 from gpulayer.source.secrets import secret_content, wants_content
-from gpulayer.source.stamps import Stamps
+from gpulayer.source.stamps import Asked, Stamps
 from gpulayer.source.walk import Found, Rules, Secret, Walk
 
 __all__ = ["Bundle", "Limits", "scan"]
@@ -96,27 +97,54 @@ def scan(
         SourceError: no such folder; the home folder or `/`, not `explicit`; a file that cannot be read.
         SymlinkRefused, SecretRefused, SourceTooLarge, SourceChanged: see there. The scan stops at the limit.
     """
-    folder = _checked_root(root, explicit)
-    globs = _globs("include", include), _globs("exclude", exclude)
-    asked = (folder, *globs, limits, notebooks)
-    if previous is not None and previous.stamps is not None and previous.stamps.hold(asked):
-        return previous
+    asked = Asked(os.fspath(root), explicit, _globs("include", include), _globs("exclude", exclude), limits, notebooks)
     started_ns = time.time_ns()
-    rules = Rules.of(*globs, notebooks)
-    walk = Walk(folder, rules)
+    if previous is not None and previous.stamps is not None:
+        differences = previous.stamps.differences(asked)
+        if differences == []:
+            return previous
+        renewed = previous.stamps.renewed(differences, started_ns) if differences else None
+        again = _patched(previous, *renewed, asked, limits, cache) if renewed else None
+        if again is not None:
+            return again
+    rules = Rules.of(asked.include, asked.exclude, notebooks)
+    walk = Walk(_checked_root(root, explicit), rules)
     found = _within_limits(walk, limits)
     files, source_of = _Reader(cache, rules, walk.secrets).read(found)
     if walk.secrets:
         raise _secret_error(walk.secrets)
     empty = (FileEntry(path=path, mode=0o755, size=0, sha256="", kind="dir") for path in walk.empty_folders())
     return Bundle(
-        root=Path(folder),
+        root=Path(walk.root),
         manifest=Manifest.trusted([*files, *empty]),
         exclusions=tuple(sorted(walk.exclusions, key=lambda exclusion: exclusion.path)),
         source_of=source_of,
         scanned_files=walk.scanned,
         stamps=Stamps.of(walk, found, asked, started_ns),
     )
+
+
+def _patched(
+    previous: Bundle, stamps: Stamps, changed: list[Found], asked: Asked, limits: Limits, cache: DigestCache | None
+) -> Bundle | None:
+    """The bundle with some files read again; None where only a walk can tell, and say what is wrong."""
+    secrets: list[Secret] = []
+    files, source_of = _Reader(cache, Rules.of(asked.include, asked.exclude, asked.notebooks), secrets).read(changed)
+    if secrets or len(files) < len(changed) or any(entry.size > limits.file_bytes for entry in files):
+        return None
+    manifest = previous.manifest.replaced(files)
+    if manifest.total_bytes > limits.bundle_bytes:
+        return None
+    sources = {**previous.source_of, **source_of}
+    places = {item.source for item in changed}
+    for digest in [digest for digest, source in previous.source_of.items() if source in places]:
+        # Another file may have the content that a changed one had.
+        same = next((entry.path for entry in manifest.files if entry.sha256 == digest), None)
+        if same is None:
+            del sources[digest]
+        else:
+            sources[digest] = os.path.join(previous.root, same)
+    return replace(previous, manifest=manifest, source_of=sources, stamps=stamps)
 
 
 class _Reader:

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gpulayer.source.blobs import SHARED_BELOW_BYTES, Span, SpanReader
 from gpulayer.source.digests import hash_descriptor
 from gpulayer.source.errors import WorkspaceError, shown
 
 __all__ = ["BlobCopier", "Obstructed", "Tree", "parent_of"]
 
 _FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int)
-_CHUNK = 1 << 18
 _CANNOT = frozenset(
     number
     for name in ("EXDEV", "EINVAL", "ENOSYS", "EOPNOTSUPP", "ENOTSUP", "ENOTTY", "EPERM", "EBADF", "ETXTBSY")
@@ -50,43 +50,47 @@ def parent_of(path: str) -> str:
 
 
 class BlobCopier:
-    """Opens cached blobs and copies them: as a reflink where the file system can, never as a hard link.
+    """Copies cached blobs: as a reflink where the file system can, never as a hard link. Owned by one call.
 
     Args:
-        open_blob: the path of the cached file with this digest.
+        find: where the blob with this digest is; a path for one that is a file of its own.
     """
 
-    def __init__(self, open_blob: Callable[[str], Path]) -> None:
-        self._open_blob = open_blob
+    def __init__(self, find: Callable[[str], Path | Span | None]) -> None:
+        self._find = find
+        self._reader = SpanReader()
         self._clones = sys.platform == "linux"
         self._copies_in_kernel = hasattr(os, "copy_file_range")
 
-    def copy(self, digest: str, size: int, target: int) -> None:
+    def __enter__(self) -> BlobCopier:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._reader.__exit__()
+
+    def copy(self, digest: str, target: int) -> None:
         """Copy a blob into an empty, open file.
 
         Raises:
-            WorkspaceError: the blob is not there, or has another size than `size` (bytes).
+            WorkspaceError: the blob is not there.
             OSError: the disk is full, and the like.
         """
-        path = self._open_blob(digest)
+        span = self._find(digest)
         try:
-            source = os.open(path, os.O_RDONLY)
+            if isinstance(span, Path):
+                span = Span(str(span), 0, os.stat(span).st_size)
+            if span is None:
+                raise FileNotFoundError
+            source = self._reader.descriptor(span.path)
         except FileNotFoundError:
             raise WorkspaceError(f"blob {digest[:12]} is not in the cache; fetch it again") from None
-        try:
-            if not (self._cloned(source, target) or self._copied_in_kernel(source, target)):
-                while data := os.read(source, _CHUNK):
-                    _write_all(target, data)
-        finally:
-            os.close(source)
-        length = os.fstat(target).st_size
-        if length != size:
-            raise WorkspaceError(
-                f"blob {digest[:12]} in the cache has {length} bytes, the manifest says {size}; fetch it again"
-            )
+        if span.offset == 0 and (self._cloned(source, span, target) or self._copied_in_kernel(source, span, target)):
+            return
+        for data in self._reader.chunks(span):
+            _write_all(target, data)
 
-    def _cloned(self, source: int, target: int) -> bool:
-        if not self._clones:
+    def _cloned(self, source: int, span: Span, target: int) -> bool:
+        if not self._clones or os.fstat(source).st_size != span.size:  # else it is the first in a shared file
             return False
         import fcntl
 
@@ -98,16 +102,22 @@ class BlobCopier:
             self._clones = False  # another file system, or one without reflinks: so for all blobs
         return self._clones
 
-    def _copied_in_kernel(self, source: int, target: int) -> bool:
-        if not self._copies_in_kernel:
+    def _copied_in_kernel(self, source: int, span: Span, target: int) -> bool:
+        if not self._copies_in_kernel or span.size <= SHARED_BELOW_BYTES:
             return False
+        done = 0
         try:
-            while os.copy_file_range(source, target, 1 << 30):
-                pass
+            while done < span.size:
+                count = os.copy_file_range(source, target, span.size - done, offset_src=done)
+                if not count:
+                    return True
+                done += count
         except OSError as error:
             if error.errno not in _CANNOT:
                 raise
-            self._copies_in_kernel = False  # both offsets stand behind what was copied: go on from there
+            self._copies_in_kernel = False
+            os.ftruncate(target, 0)
+            os.lseek(target, 0, os.SEEK_SET)
         return self._copies_in_kernel
 
 

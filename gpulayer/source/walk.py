@@ -30,9 +30,10 @@ from gpulayer.source.ignore import (
     Layer,
     compile_lines,
 )
+from gpulayer.source.layers import layers_above, layers_of
 from gpulayer.source.secrets import secret_name
 
-__all__ = ["Found", "Rules", "Secret", "Walk"]
+__all__ = ["Found", "Rules", "Secret", "Walk", "listing"]
 
 
 class Found(NamedTuple):
@@ -114,6 +115,7 @@ class Walk:
         secrets: files that would travel and look like secrets (none of them is yielded).
         scanned: how many files were seen, those left out one by one included.
         consulted: the folders and ignore files that decided what travels, beside the files that do.
+        listings: what each folder that was entered listed, by its path on disk.
         linked: whether a symlink was seen.
     """
 
@@ -123,6 +125,7 @@ class Walk:
         self.secrets: list[Secret] = []
         self.scanned = 0
         self.consulted: list[str] = []
+        self.listings: dict[str, frozenset[str]] = {}
         self.linked = False
         self._rules = rules
         self._folders: list[_Folder] = []
@@ -156,13 +159,14 @@ class Walk:
         found: list[Found] = []
         entries = _listed(folder)
         names = {entry.name for entry in entries}
+        self.listings[folder.source] = listing(entries)
         self.consulted.append(folder.source)
         self.consulted += [os.path.join(folder.source, name) for name in IGNORE_FILES if name in names]
         if folder.parent is not None and folder.closed is None and self._is_environment(folder, names):
             return found
         self._folders.append(folder)
         if not folder.named:
-            folder.layers = (*_layers_of(folder, names), *folder.layers)
+            folder.layers = (*layers_of(folder.source, folder.prefix, names), *folder.layers)
         travelling = self._rules.travelling(folder.source, folder.prefix, folder.layers) if not folder.closed else set()
         for entry in entries:
             name = entry.name
@@ -323,70 +327,13 @@ def _listed(folder: _Folder) -> list[os.DirEntry[str]]:
         ) from error
 
 
+def listing(entries: Iterable[os.DirEntry[str]]) -> frozenset[str]:
+    """What a folder lists, comparable: names, folders with a slash behind, symlinks with two."""
+    return frozenset(
+        entry.name + ("//" if entry.is_symlink() else "/") if not entry.is_file(follow_symlinks=False) else entry.name
+        for entry in entries
+    )
+
+
 def _posix(source: str) -> str:
     return source if os.sep == "/" else source.replace(os.sep, "/")
-
-
-def _layers_of(folder: _Folder, names: set[str]) -> Iterable[Layer]:
-    for name in reversed(IGNORE_FILES):
-        if name in names:
-            content = _read_ignore_file(os.path.join(folder.source, name))
-            if content is not None:
-                yield Layer.of_file(content, folder.prefix + name, "", len(folder.prefix))
-
-
-def layers_above(root: str) -> list[Layer]:
-    """The ignore files from the source folder's parent up to the top of its git repository, if it lies in one.
-
-    If they ignore the source folder itself they do not count: a person chose to work there (a home folder kept in git
-    with `*` as its rule would leave out everything).
-    """
-    parents = _parents_in_repository(root)
-    layers: list[Layer] = []
-    base = ""
-    below = root
-    for height, here in enumerate(parents, 1):
-        base = f"{os.path.basename(below)}/{base}"
-        below = here
-        for file in reversed(IGNORE_FILES):
-            content = _read_ignore_file(os.path.join(here, file))
-            if content is not None:
-                layers.append(Layer.of_file(content, "../" * height + file, base, 0))
-    return [] if any(_ignores(layers, steps) for steps in range(len(parents))) else layers
-
-
-def _parents_in_repository(root: str) -> list[str]:
-    """The folders above the source folder up to the one that holds `.git`, the nearest first; none outside of git."""
-    parents: list[str] = []
-    here = root
-    while not os.path.exists(os.path.join(here, ".git")):
-        parent = os.path.dirname(here)
-        if parent == here:
-            return []
-        parents.append(parent)
-        here = parent
-    return parents
-
-
-def _ignores(layers: list[Layer], steps: int) -> bool:
-    """Whether the layers ignore the folder that lies so many steps above the source folder."""
-    for layer in layers:  # the nearest first
-        parts = layer.base[:-1].split("/")
-        parts = parts[: len(parts) - steps]
-        if parts:
-            rule = layer.rules.match("/".join(parts), parts[-1], True)
-            if rule is not None:
-                return not rule.negated
-    return False
-
-
-def _read_ignore_file(path: str) -> bytes | None:
-    try:
-        if os.path.islink(path):  # git does not follow them either
-            return None
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise SourceError(f"{shown(path)} cannot be read: {error.strerror}; its rules would be missed") from error

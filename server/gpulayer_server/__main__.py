@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -11,9 +12,11 @@ import sys
 from pathlib import Path
 
 from gpulayer.protocol.endpoint import data_folder
-from gpulayer_server.datafolder import DataFolderError
+from gpulayer_server.datafolder import DataFolder, DataFolderError, FolderHeld, when_free
 from gpulayer_server.service import Service
 from gpulayer_server.store.database import StoreError
+
+log = logging.getLogger("gpulayer.server")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,29 +27,31 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--local-worker", action="store_true", help="start a worker on this machine too")
     parser.add_argument("--worker-arguments", default="", help="further arguments of that worker, separated by spaces")
     parser.add_argument("--announce", action="store_true", help="print the address once it listens")
+    parser.add_argument("--stand-by", action="store_true", help="wait until the folder's holder ends, then take over")
     parser.add_argument("--idle-exit", type=float, metavar="SECONDS", help="end when unused for so long")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)
     try:
         return asyncio.run(_run(options))
-    except DataFolderError as error:
+    except (DataFolderError, StoreError) as error:
         print(f"gpulayer: {error}", file=sys.stderr)  # noqa: T201 a command's own output
-        return 3
-    except StoreError as error:
-        print(f"gpulayer: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        return 3 if isinstance(error, FolderHeld) else 1
 
 
 async def _run(options: argparse.Namespace) -> int:
-    service = Service(options.data, port=options.port)
-    endpoint = await service.start()
-    if options.announce:
-        print(endpoint.url, flush=True)  # noqa: T201
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    folder = await _take(options, stopping)
+    if folder is None:
+        return 0
+    service = Service(folder, port=options.port)
+    endpoint = await service.start()
+    if options.announce:
+        with contextlib.suppress(BrokenPipeError):  # whoever waited for it is gone
+            print(endpoint.url, flush=True)  # noqa: T201
     if options.local_worker:
         service.start_local_worker(*options.worker_arguments.split())
     told = asyncio.ensure_future(stopping.wait())
@@ -56,6 +61,24 @@ async def _run(options: argparse.Namespace) -> int:
     unused.cancel()
     await service.stop(with_local_worker=not stopping.is_set())
     return 0
+
+
+async def _take(options: argparse.Namespace, stopping: asyncio.Event) -> DataFolder | None:
+    """The folder, with `--stand-by` once its holder has ended; None when told to end before."""
+    try:
+        return DataFolder(options.data)
+    except FolderHeld as held:
+        if not options.stand_by:
+            raise
+        log.info("standing by: %s", held)
+    told = asyncio.ensure_future(stopping.wait())
+    waiting = asyncio.ensure_future(when_free(options.data))
+    await asyncio.wait({told, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if waiting.done():
+        return waiting.result()
+    waiting.cancel()
+    return None
 
 
 if __name__ == "__main__":

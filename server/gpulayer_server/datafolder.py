@@ -2,57 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 import msgspec
 
 from gpulayer.protocol.endpoint import Endpoint, read_endpoint, write_private
-
-_NETWORK = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "lustre", "beegfs", "gpfs", "ceph", "afs", "glusterfs", "fuse.")
+from gpulayer.protocol.localdisk import network_filesystem
 
 
 class DataFolderError(RuntimeError):
     """The folder can't be used; says which, why, and what to do."""
 
 
-def filesystem_type(folder: Path) -> str:
-    """The type of the file system that a folder lies on, '' where that can't be told."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return ""
-    best, kind = "", ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].encode("latin-1", "replace").decode("unicode_escape")
-        inside = str(folder) == mount or str(folder).startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, right.split()[0]
-    return kind
+class FolderHeld(DataFolderError):
+    """Another control plane holds the folder."""
 
 
 class DataFolder:
-    """A control plane's folder, locked as long as this object lives."""
+    """A control plane's folder, locked as long as this object lives. Use it as made: it is the holder then."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, wait: bool = False):
+        """Take the folder; it is made when missing.
+
+        Arguments:
+            wait: where another one holds it, block until that one ends, however it ends. Of many who wait one gets it.
+
+        Raises `FolderHeld`, and `DataFolderError` for a folder that can't be had or lies on a network file system.
+        """
         self.path = path
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kind = filesystem_type(path.resolve())
-        if kind.startswith(_NETWORK):
+        kind = network_filesystem(path)
+        if kind:
             text = f"{path} lies on a network file system ({kind}), where locks and SQLite are not safe"
             raise DataFolderError(f"{text}; set GPULAYER_DATA to a folder on a local disk")
-        self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip()
-            os.close(self._lock)
-            text = f"{path} is held by another control plane (pid {holder}); attach to it through {path}/endpoint.json"
-            raise DataFolderError(text) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _take(path / "lock", wait=wait)
+            _sign(self._lock)
+        except OSError as error:
+            text = f"{path} can't be the data folder: {error.strerror}"
+            raise DataFolderError(f"{text}; mend that, or set GPULAYER_DATA to another folder") from error
 
     @property
     def last_port(self) -> int:
@@ -61,9 +53,76 @@ class DataFolder:
         return int(last.url.rsplit(":", 1)[1]) if last else 0
 
     def publish(self, endpoint: Endpoint) -> None:
-        """Say where this control plane listens."""
-        write_private(self.path / "endpoint.json", msgspec.json.encode(endpoint))
+        """Say where this control plane listens. Raises `DataFolderError`."""
+        try:
+            write_private(self.path / "endpoint.json", msgspec.json.encode(endpoint))
+        except OSError as error:
+            raise DataFolderError(f"{self.path}/endpoint.json can't be written: {error.strerror}") from error
 
     def close(self) -> None:
         """Let the lock go. `endpoint.json` stays, so that the next holder takes the same port."""
         os.close(self._lock)
+
+
+async def when_free(path: Path) -> DataFolder:
+    """The folder, once its holder has ended. Raises as `DataFolder` does.
+
+    The lock is waited for by a thread of its own, which outlives a cancelled wait: what it gets then it lets go.
+    """
+    loop = asyncio.get_running_loop()
+    taken: asyncio.Future[DataFolder] = loop.create_future()
+
+    def give(folder: DataFolder | None, error: DataFolderError | None) -> None:
+        if taken.done():
+            if folder is not None:
+                folder.close()
+        elif error is not None:
+            taken.set_exception(error)
+        elif folder is not None:
+            taken.set_result(folder)
+
+    def wait() -> None:
+        folder, failed = None, None
+        try:
+            folder = DataFolder(path, wait=True)
+        except DataFolderError as error:
+            failed = error
+        try:
+            loop.call_soon_threadsafe(give, folder, failed)
+        except RuntimeError:  # the loop has ended meanwhile
+            if folder is not None:
+                folder.close()
+
+    threading.Thread(target=wait, name="gpulayer-data-folder", daemon=True).start()
+    return await taken
+
+
+def _sign(lock: int) -> None:
+    """Say who holds it. Raises OSError, and the lock is free again."""
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        os.close(lock)
+        raise
+
+
+def _take(path: Path, *, wait: bool) -> int:
+    """A descriptor with the lock on this file. Raises `FolderHeld` or OSError."""
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if os.path.samestat(os.fstat(lock), os.stat(path)):
+                return lock
+        except FileNotFoundError:  # removed while we waited, with its folder: there is another, or nothing to hold
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            os.close(lock)
+            text = f"{path.parent} is held by another control plane (pid {holder})"
+            raise FolderHeld(f"{text}; attach to it through {path.parent}/endpoint.json") from None
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 
 from gpulayer._version import __version__
 from gpulayer.protocol.endpoint import Endpoint
@@ -29,21 +28,36 @@ log = logging.getLogger("gpulayer.server")
 class Service:
     """One control plane in one data folder. Use it on one loop, which owns its thread."""
 
-    def __init__(self, data: Path, *, port: int = 0, settings: Settings | None = None):
-        self.folder = DataFolder(data)
-        self.data = data
+    def __init__(self, data: Path | DataFolder, *, port: int = 0, settings: Settings | None = None):
+        """`data`: a folder, which is taken now, or one that was taken. Raises as `DataFolder` does."""
+        self.folder = data if isinstance(data, DataFolder) else DataFolder(data)
+        self.data = self.folder.path
         self._wanted_port = port
         self._settings = settings
 
     async def start(self) -> Endpoint:
-        """Load the store, listen, say where. The epoch is on disk before the port is open."""
-        self.shell = Shell(self.folder, self._settings)
+        """Load the store, listen, say where. The epoch is on disk before the port is open.
+
+        Raises `StoreError` or `DataFolderError`; the folder is free then.
+        """
+        try:
+            self.shell = Shell(self.folder, self._settings)
+        except BaseException:
+            self.folder.close()
+            raise
+        try:
+            return self._listen()
+        except BaseException:
+            await self.shell.close()
+            raise
+
+    def _listen(self) -> Endpoint:
         token = secrets.token_urlsafe(32)
         app = make_app(self.shell, token, getpass.getuser())
         self._server = HTTPServer(app, max_buffer_size=128 * 1024 * 1024)
-        sockets = _bind(self._wanted_port or self.folder.last_port)
-        self._server.add_sockets(sockets)
-        port = sockets[0].getsockname()[1]
+        listening = _bind(self._wanted_port or self.folder.last_port)
+        self._server.add_sockets([listening])
+        port = listening.getsockname()[1]
         self.endpoint = Endpoint(
             url=f"http://127.0.0.1:{port}", token=token, pid=os.getpid(), version=__version__, epoch=self.shell.epoch
         )
@@ -88,9 +102,11 @@ class Service:
         await self._server.close_all_connections()
 
 
-def _bind(port: int) -> list[socket.socket]:
+def _bind(port: int) -> socket.socket:
     """Listen on loopback: on the wanted port, or on any if that is taken."""
     try:
-        return bind_sockets(port, "127.0.0.1")
+        listening = socket.create_server(("127.0.0.1", port), backlog=128)
     except OSError:
-        return bind_sockets(0, "127.0.0.1")
+        listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+    listening.setblocking(False)
+    return listening

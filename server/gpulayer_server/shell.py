@@ -202,7 +202,7 @@ class Shell:
         if effects.rows:
             reach("server.committed")
         for attempt, why in effects.marks:
-            self.streams.truncate_with_mark(attempt, why)
+            self._mark(attempt, why)
         self._send(effects.sends)
         if unit.commits and self.followers and len(unit.views) < len(effects.jobs):
             self._tell_late({*effects.jobs} - {view.id for view in unit.views})
@@ -217,6 +217,12 @@ class Shell:
                 link.drop(reason)
         if effects.fleet_changed and self._fleet_news is None:
             self._fleet_news = self._loop.call_later(0.1, self._tell_waiting)
+
+    def _mark(self, attempt: str, why: str) -> None:
+        try:
+            self.streams.truncate_with_mark(attempt, why)
+        except OSError as error:
+            log.error("the stream of %s has no mark at its end before the next start: %s", attempt, error)
 
     def _tell_late(self, jobs: set[str]) -> None:
         """Who began to follow while a unit was being written sees what it wrote: the plane may know more by now."""

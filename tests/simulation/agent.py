@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpulayer.protocol.messages import Assign, Heartbeat, Hello, Output, WorkerMessage, to_worker
-from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory
+from gpulayer.protocol.messages import (
+    Assign,
+    Finished,
+    Heartbeat,
+    Hello,
+    Output,
+    Progress,
+    Released,
+    Started,
+    WorkerMessage,
+    to_worker,
+)
+from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory, Outcome, State
 from gpulayer_worker import link
 from gpulayer_worker.layout import AttemptRecord
-from tests.simulation.cellrun import CellRun
+from tests.simulation.cellrun import LATE, CellRun
 from tests.simulation.machine import Kernel, Machine
 from tests.simulation.network import End, Network
 from tests.simulation.plans import Plan
@@ -24,6 +35,7 @@ if TYPE_CHECKING:
     from tests.simulation.controlplane import ControlPlane
 
 _TICK_S = 1.0
+_OF_HELD = (Started, Finished, Progress, Released)
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 5.0
 
 
@@ -38,6 +50,7 @@ class Agent(Process):
         self.up = False
         self.name = machine.name
         self.stopped = ""
+        self.end: End | None = None
         self.plan = plan
         self.crash_and_return = self.crash  # the world's way, with a new agent after it
         self._said: list[WorkerMessage] = []  # words that a worker may say again: a resend is harmless
@@ -48,12 +61,14 @@ class Agent(Process):
         """A new process: it finds what one before it left."""
         machine = self.machine
         self.up = True
+        self.stopped = ""
         machine.agent_up_since = self.sim.now
         self.sessions: dict[str, Kernel] = {}
         self.runs: dict[str, CellRun] = {}
         self.outgoing: list[WorkerMessage] = []
-        self.end: End | None = None
+        self.end = None
         self._closing = False
+        self._closed: set[str] = set()  # sessions that this agent was told to close
         self._backoff_s = _FIRST_BACKOFF_S
         self._nonce = f"{self.sim.random.getrandbits(64):x}"
         self.sim.log(self.name, "agent starts")
@@ -215,10 +230,11 @@ class Agent(Process):
     def _carry_out(self, effect: link.Effect) -> None:
         match effect:
             case link.Send(message=message):
-                self.outgoing.append(message)
+                self._say(message)
             case link.SendOutput(attempt=name, offset=offset, size=size):
                 data = self.machine.spools[name].read(offset, size)
-                self.outgoing.append(Output(attempt=name, offset=offset, data=data))
+                if not self._happens(self.plan.forgotten_words):
+                    self.outgoing.append(Output(attempt=name, offset=offset, data=data))
             case link.Persist(attempt=name):
                 self.machine.records[name] = _record(self.link.held[name])
             case link.Trim(attempt=name, offset=offset):
@@ -227,9 +243,20 @@ class Agent(Process):
                 self._say_hello(effect)
             case link.Drop(attempt=name):
                 self.runs.pop(name, None)
+                if self._happens(self.plan.late_events):
+                    self.after(self.sim.random.random(), self.emit, *_late_events(name))
                 self.after(0.05 * self.sim.random.random(), self._drop, name)  # in a thread: it may never happen
             case _:
                 self._act(effect)
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0 and self.sim.random.random() < chance
+
+    def _say(self, message: WorkerMessage) -> None:
+        if isinstance(message, _OF_HELD) and message.attempt not in self.link.held:
+            raise Violation(f"{self.name} says {message}, and holds nothing of that name")
+        if not (isinstance(message, (Started, Progress)) and self._happens(self.plan.forgotten_words)):
+            self.outgoing.append(message)
 
     def _act(self, effect: link.Effect) -> None:
         match effect:
@@ -238,21 +265,31 @@ class Agent(Process):
                     self.emit(link.SessionOpened(session=assign.session))
                 self._start(assign)
             case link.Interrupt(attempt=name, grace_s=grace_s):
-                if name in self.runs:
-                    self.runs[name].interrupt(grace_s)
+                self._must_live(name).interrupt(grace_s)
             case link.Kill(attempt=name, why=why):
                 self.sim.log(self.name, "kills", name, why)
-                if name in self.runs:
-                    self.runs[name].kill(why)
+                self._must_live(name).kill(why)
             case link.CloseSession(session=name):
-                self._end_session(name, "released")
+                self._close_session(name)
             case link.Reconnect(reason=reason):
                 self._reconnect(reason)
-            case link.Stop(reason=reason):
-                self.stopped = reason
-                raise Violation(f"{self.name} is told to end: {reason}")
+            case link.Stop(reason=reason, refused=refused):
+                self._stop(reason, refused=refused)
             case _:
                 raise TypeError(f"no rule for {effect!r}")
+
+    def _stop(self, reason: str, *, refused: bool) -> None:
+        self.stopped = reason
+        if refused or not self.machine.local or not self.control_plane.ending:
+            raise Violation(f"{self.name} is told to end: {reason}")
+        self.sim.log(self.name, "ends:", reason)
+        self.crash_and_return()  # whoever starts the control plane again starts it, too
+
+    def _must_live(self, name: str) -> CellRun:
+        held, run = self.link.held.get(name), self.runs.get(name)
+        if held is None or run is None or not held.live:
+            raise Violation(f"{self.name} is to end {name}, of which nothing runs")
+        return run
 
     def _say_hello(self, effect: link.SayHello) -> None:
         machine = self.machine
@@ -264,6 +301,7 @@ class Agent(Process):
                 name=machine.name,
                 version="simulated",
                 slots=machine.slots,
+                local=machine.local,
                 inventory=Inventory(
                     host=machine.name,
                     os="linux",
@@ -303,6 +341,12 @@ class Agent(Process):
         if self.sessions.get(session) is kernel:
             self._end_session(session, "its kernel died")
 
+    def _close_session(self, name: str) -> None:
+        if name in self._closed or name not in self.link.sessions:
+            raise Violation(f"{self.name} is to close session {name}, which is closed or not here")
+        self._closed.add(name)
+        self._end_session(name, "released")
+
     def _end_session(self, session: str, reason: str) -> None:
         kernel = self.sessions.pop(session, None)
         self.after(0.02 * self.sim.random.random(), self._session_kernel_ended, session, kernel, reason)
@@ -316,6 +360,20 @@ class Agent(Process):
     def _session_gone(self, session: str, reason: str) -> None:
         self.machine.noted_sessions.pop(session, None)
         self.emit(link.SessionGone(session=session, reason=reason))
+        if self._happens(self.plan.late_events):
+            self.after(self.sim.random.random(), self.emit, link.SessionGone(session=session, reason="heard twice"))
+
+
+def _late_events(name: str) -> tuple[link.Event, ...]:
+    outcome = Outcome(state=State.FAILED, problem=LATE)
+    return (
+        link.Doing(attempt=name, text=LATE),
+        link.Began(attempt=name),
+        link.SpoolGrew(attempt=name, end=10**9),
+        link.Ended(attempt=name, end=10**9, outcome=outcome),
+        link.GaveBack(attempt=name, reason=LATE),
+        link.Gone(attempt=name),
+    )
 
 
 def _alone(held: link.Held) -> bool:

@@ -15,6 +15,7 @@ from tests.simulation.simulator import Violation
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
 
+LATE = "heard when it was over"  # of an event that must not count
 _DEATH = ExitRecord(pid=1, start_time=1, boot_id="", signal=9, started_at=0.0, ended_at=0.0)
 
 
@@ -151,6 +152,8 @@ class CellRun:
             events.append(link.Ended(attempt=self.name, end=end, outcome=outcome))
         self.agent.emit(*events)
         if self._ended:
+            if self.agent.sim.random.random() < self.agent.plan.late_events:
+                self.agent.after(0.1 * self.agent.sim.random.random(), self._end_again, end)
             self._clean_up()
 
     def _died(self) -> None:
@@ -171,6 +174,10 @@ class CellRun:
             link.SpoolGrew(attempt=self.name, end=end), link.Ended(attempt=self.name, end=end, outcome=outcome)
         )
         self._clean_up()
+
+    def _end_again(self, end: int) -> None:
+        """Its process's end is noticed after the cell's own: what ended it stands."""
+        self.agent.emit(link.Ended(attempt=self.name, end=end, outcome=Outcome(state=State.FAILED, problem=LATE)))
 
     def clean_up_after(self, kernel: Kernel | None) -> None:
         """It ended under an agent before this one; its kernel may still be there."""

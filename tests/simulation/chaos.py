@@ -22,6 +22,8 @@ class Chaos:
         self.kinds: dict[str, Callable[[], None]] = {
             "cp_crash": self._cp_crash,
             "cp_sleep": self._cp_sleep,
+            "cp_end": self._cp_end,
+            "stranger": self._stranger,
             "agent_crash": self._agent_crash,
             "machine_sleep": self._machine_sleep,
             "machine_death": self._machine_death,
@@ -72,6 +74,13 @@ class Chaos:
     def _cp_crash(self) -> None:
         down_s = 90.0 * self.random.random() if self.random.random() < 0.1 else 3.0 * self.random.random()
         self.world.crash_control_plane(down_s, silent=self.random.random() < 0.2)
+
+    def _cp_end(self) -> None:
+        self.world.end_control_plane(3.0 * self.random.random())
+
+    def _stranger(self) -> None:
+        worker_id = self.random.choice(("id-stranger", "id-w0"))
+        self.world.stranger.knock(worker_id, newer=self.random.random() < 0.5)
 
     def _cp_sleep(self) -> None:
         host = self.world.control_plane.host
@@ -163,6 +172,8 @@ class Chaos:
         if key is not None:
             for _ in range(self.random.randint(1, 3)):
                 client.ask(key)
+            if self.random.random() < 0.3:
+                client.ask_with_another_job(key)
 
     def _release(self) -> None:
         self._client().release(self.random.choice("ab"))

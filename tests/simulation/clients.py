@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Problem, Requirements, State
 from gpulayer_server.core.events import CancelWanted, Event, ReleaseWanted
 from gpulayer_server.http.client_socket import submit
@@ -48,6 +50,19 @@ class Client(Process):
         wanted.tries += 1
         self._request(self._at_control_plane, wanted)
         self.after(_PATIENCE_S, self._impatient, wanted, wanted.tries)
+
+    def ask_with_another_job(self, key: str) -> None:
+        """Use a key of this client for another job, once it surely made one: that is refused."""
+        if self.wanted[key].job is not None:
+            self._request(self._submit_another, key)
+
+    def _submit_another(self, key: str) -> None:
+        def reply(result: JobView | Problem | None) -> None:
+            if not isinstance(result, Problem) or result.code not in ("key_conflict", "store_failed"):
+                raise Violation(f"key {key} was used for another job, and is answered by {result}")
+
+        another = replace(self.wanted[key].spec, name="another")
+        submit(self.control_plane, self.owner, key, another, reply)  # type: ignore[arg-type]
 
     def _impatient(self, wanted: Wanted, tries: int) -> None:
         if wanted.job is None and wanted.tries == tries:

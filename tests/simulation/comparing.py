@@ -21,6 +21,10 @@ def _tasks(plane: Plane) -> Iterator[str]:
     for job in plane.jobs.values():
         if all(task.done for task in job.tasks):
             yield f"the plane remembers job {job.id}, which is done"
+    for key in plane.queue.classes():
+        order = [plane.jobs[plane.tasks[task].job].n for task in plane.queue.members(key)]
+        if order != sorted(order):
+            yield f"class {key} waits in the order {order}"
     for task in plane.tasks.values():
         if (task.state is State.QUEUED) != (task.id in plane.queue):
             yield f"task {task.id} is {task.state.value}, in the queue: {task.id in plane.queue}"
@@ -54,6 +58,9 @@ def _sessions(plane: Plane) -> Iterator[str]:
             yield f"session {session.id} is not the one that its name finds"
         if (session.running is None) == (session.idle_since is None):
             yield f"session {session.id} runs {session.running} and is idle since {session.idle_since}"
+        idle_s = plane.last_tick - (session.idle_since or plane.last_tick)
+        if idle_s > session.idle_timeout_s + 1.0 and not session.closing:
+            yield f"session {session.id} is idle for {idle_s} s, and stays"
         if session.running is not None and session.running not in plane.attempts:
             yield f"session {session.id} runs {session.running}, which is not there"
 

@@ -10,9 +10,29 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from gpulayer.protocol.messages import Ack, Finished, Hello, Output, ServerMessage, WorkerMessage, from_worker
+from gpulayer.protocol.messages import (
+    Ack,
+    EndSession,
+    Finished,
+    Forget,
+    Hello,
+    Output,
+    Recorded,
+    ServerMessage,
+    WorkerMessage,
+    from_worker,
+)
 from gpulayer.protocol.types import JobView, Problem
-from gpulayer_server.core.events import Effects, Event, Tick, WorkerConnected, WorkerGone, WorkerSaid
+from gpulayer_server.core.events import (
+    Effects,
+    Event,
+    LocalWorkerExpected,
+    ShutdownWanted,
+    Tick,
+    WorkerConnected,
+    WorkerGone,
+    WorkerSaid,
+)
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Job, Settings
 from gpulayer_server.core.views import job_view, stored_view
@@ -26,6 +46,7 @@ from tests.simulation.truth import Truth
 Reply = Callable[[JobView | Problem | None], None]
 
 TICK_S = 0.5
+LOCAL_S = 30.0  # a local worker is expected so long
 BROKEN: list[Op] = [("put_task", ())]  # a unit that SQLite refuses
 
 
@@ -48,6 +69,7 @@ class ServerSocket:
         self.end = end
         self.conn = 0
         self.dropped = False
+        self._said: list[ServerMessage] = []  # answers that may be given again: a resend is harmless
         end.heard, end.closed = self._heard, self._closed
 
     def _heard(self, data: bytes) -> None:
@@ -83,7 +105,14 @@ class ServerSocket:
 
     def send(self, messages: list[ServerMessage]) -> None:
         """One frame to the worker."""
-        self.control_plane.network.send(self.end, messages)
+        plane = self.control_plane
+        if plane.doubled_answers and plane.sim.random.random() < plane.doubled_answers:
+            again = plane.sim.random.sample(self._said, min(2, len(self._said)))
+            messages = [*(message for message in messages for _ in range(2)), *again]
+        if plane.doubled_answers:
+            self._said += [message for message in messages if isinstance(message, (Ack, Recorded, Forget, EndSession))]
+            del self._said[:-20]
+        plane.network.send(self.end, messages)
 
     def drop(self, reason: str) -> None:
         """Close the connection from this side."""
@@ -112,7 +141,9 @@ class ControlPlane(Process):
         self.commit_s = 0.01  # a commit's time, at most
         self.failing_commits = 0.0  # probability
         self.crashing_releases = 0.0  # probability: it dies between a commit and the last message that follows from it
-        self.words_repeat = False
+        self.doubled_answers = 0.0  # probability: of a frame in which everything is said twice
+        self.careless_workers = False  # they say words again, or forget some
+        self.expects_local = False  # a local worker is started with it
         self._conns = 0
 
     # ---------------------------------------------------------------- life and death
@@ -126,7 +157,7 @@ class ControlPlane(Process):
         self.links: dict[int, ServerSocket] = {}
         self._sockets: list[ServerSocket] = []
         self.outbox: deque[Unit] = deque()
-        self.failing = False
+        self.failing = self.ending = False
         self._requests: dict[int, Reply] = {}
         self._request_n = 0
         self._waiting: list[list[Op]] = []  # units that the committer has not taken yet
@@ -135,6 +166,8 @@ class ControlPlane(Process):
         self.load(names=0)
         self.sim.log("cp", f"starts, epoch {self.epoch}")
         self.after(TICK_S, self._tick)
+        if self.expects_local:
+            self.handle(LocalWorkerExpected(until=self.host.clock() + LOCAL_S))
 
     def load(self, *, names: int) -> None:
         """The plane, from the store."""
@@ -156,9 +189,15 @@ class ControlPlane(Process):
             socket.end.dark = socket.end.dark or silent
             self.network.close(socket.end)
 
+    def end(self) -> None:
+        """Say to the local workers that it is about to end."""
+        if self.up and not self.host.asleep:
+            self.ending = True
+            self.handle(ShutdownWanted(reason="nobody needs it"))
+
     def bytes_missing(self) -> None:
-        """A worker skips bytes: never, since frames keep their order, unless it says again what was lost before."""
-        if not self.words_repeat:
+        """A worker skips bytes: never, since frames keep their order, unless it is careless."""
+        if not self.careless_workers:
             raise Violation("bytes are missing, though no frame is")
 
     def _tick(self) -> None:
@@ -173,8 +212,8 @@ class ControlPlane(Process):
             return
         self.sim.events += 1
         effects = self.plane.handle(event, self.host.clock())
-        if effects.rows:
-            self.truth.check_decisions(self.plane, effects, max(self.started_at, self.host.rested_at))
+        anew_at = max(self.started_at, self.host.rested_at)
+        self.truth.check_decisions(self.plane, event, effects, self.host.clock(), anew_at=anew_at)
         ops = [encode(row) for row in effects.rows.values()]
         views: list[JobView] = []
         if effects.jobs:
@@ -275,7 +314,9 @@ class ControlPlane(Process):
             for socket in list(self.links.values()):
                 socket.drop("the control plane is recovering from a failed write")
         if self._committing == 0:
+            local_expected_until = self.plane.local_expected_until
             self.load(names=self.plane.names)
+            self.plane.local_expected_until = local_expected_until  # no row holds it
             self._committer_failed = False
             self.failing = False
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpulayer.protocol.records import BoundaryScanner, Kind, Splitter, decode_json
+from gpulayer.protocol.records import BoundaryScanner, Kind, RecordError, Splitter, decode_json
 from gpulayer.protocol.types import JobView, State
 from gpulayer_server.core.state import Job, SessionKey
 from gpulayer_server.core.views import stored_view
+from tests.simulation.cellrun import LATE
 from tests.simulation.simulator import Violation
+from tests.simulation.truth import Truth
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -48,8 +50,10 @@ def _still_held(world: World) -> Iterator[str]:
         if what.worker in alive:
             yield f"the plane holds {what}"
     for agent in world.agents:
+        if agent.machine.dead:
+            continue
         link = agent.link
-        if not agent.machine.dead and (link.held or link.sessions or agent.machine.kernels):
+        if link.held or link.sessions or agent.machine.kernels:
             yield f"{agent.name} holds {list(link.held)}, {link.sessions}, {len(agent.machine.kernels)} kernels"
 
 
@@ -78,10 +82,24 @@ def _check_job(world: World, job: Job, view: JobView) -> None:
             _check_whole(world, program.attempt, view.end_offset)
         elif not is_last or view.terminal:
             _check_cut(world, program.attempt)
+    _check_cause(truth, job, view)
+
+
+def _check_cause(truth: Truth, job: Job, view: JobView) -> None:
+    """A job ends as it does for a reason."""
     lost = view.state is State.FAILED and view.end_offset is None
     if lost and job.spec.retries == 0 and job.id not in truth.given_up and view.attempt not in truth.damaged:
         raise Violation(f"{job.id} was lost without a cause: {view}")
-    if view.state is State.SUCCEEDED and view.attempt not in world.truth.programs:
+    if lost and job.tasks[0].lost <= job.spec.retries and not job.tasks[0].cancel_wanted:
+        raise Violation(f"{job.id} was lost, and a retry was left: {view}")
+    problem = view.outcome.problem if view.outcome else ""
+    if problem == LATE:
+        raise Violation(f"{job.id} ended by itself, and what was heard later counts: {view}")
+    if problem.startswith("cancelled") and not job.tasks[0].cancel_wanted:
+        raise Violation(f"{job.id} was cancelled by nobody: {view}")
+    if view.started_at is not None and view.attempt not in truth.programs:
+        raise Violation(f"{view.attempt} is told to have started, and never ran: {view}")
+    if view.state is State.SUCCEEDED and view.attempt not in truth.programs:
         raise Violation(f"{job.id} succeeded, but {view.attempt} never ran")
 
 
@@ -96,8 +114,10 @@ def _check_whole(world: World, attempt: str, end_offset: int) -> None:
 def _check_cut(world: World, attempt: str) -> None:
     """A lost attempt's stream is some of its records, whole, and the mark that it is cut short."""
     stream = _stream(world, attempt)
-    splitter = Splitter()
-    records = splitter.feed(stream)
+    try:
+        records = Splitter().feed(stream)
+    except RecordError as error:
+        raise Violation(f"{attempt} is lost, and its stream is none: {error}") from error
     if not records or records[-1][1] != Kind.MARK or decode_json(records[-1][2])["mark"] != "truncated":
         raise Violation(f"{attempt} is lost, and its stream of {len(stream)} bytes does not end with the mark")
     scanner = BoundaryScanner()

@@ -177,6 +177,7 @@ class Machine(Host):
     """A host with a disk and kernels. `records`, `spools` and the notes are files: they outlive agents."""
 
     large_output = failing_programs = 0.0  # see `plot`
+    local = False  # started by the control plane, and ended with it
 
     def __init__(self, *args: Any, truth: Truth, slots: int, devices: tuple[Device, ...], clock_s: float, rate: float):
         super().__init__(*args, clock_s=clock_s, rate=rate)

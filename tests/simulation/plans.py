@@ -50,6 +50,9 @@ class Plan:
     crashing_effects: float = 0.0  # an agent dies between two of the effects of one event
     damaged_records: float = 0.0  # a new agent can't read an attempt's record
     repeated_words: float = 0.0  # a worker says again something that it said before
+    forgotten_words: float = 0.0  # a worker does not say something: that a program began, or some of its output
+    late_events: float = 0.0  # what happened to an attempt or a session is heard once more, when it is let go of
+    doubled_answers: float = 0.0  # the control plane says something twice
     small_frames: float = 0.0  # a frame ends wherever the sender had the time, not with all that there is to say
     slow_starts: float = 0.0  # of preparations that take many seconds
     given_back: float = 0.0  # of attempts that can't be started where they are assigned
@@ -58,6 +61,7 @@ class Plan:
     unlucky_kernels: float = 0.0  # a kernel dies just while its agent connects
     skewed: bool = False
     long_sleep: bool = False
+    local: bool = False  # the first worker is a local one: it starts after the control plane, and ends with it
 
 
 def draw_plan(rng: Random) -> Plan:
@@ -78,6 +82,9 @@ def draw_plan(rng: Random) -> Plan:
         crashing_effects=rng.choice((0.0, 0.0, 0.003)),
         damaged_records=rng.choice((0.0, 0.0, 0.1)),
         repeated_words=rng.choice((0.0, 0.0, 0.2)),
+        forgotten_words=rng.choice((0.0, 0.0, 0.02)),
+        late_events=rng.choice((0.0, 0.2)),
+        doubled_answers=rng.choice((0.0, 0.1)),
         small_frames=rng.choice((0.1, 1.0)),
         slow_starts=rng.choice((0.02, 0.02, 0.3)),
         given_back=rng.choice((0.0, 0.02, 0.2)),
@@ -85,6 +92,7 @@ def draw_plan(rng: Random) -> Plan:
         large_output=rng.choice((0.005, 0.02, 0.2)),
         unlucky_kernels=rng.choice((0.0, 0.0, 0.3)),
         skewed=rng.random() < 0.5,
+        local=rng.random() < 0.3,
     )
     rng.choice((_mixed, _mixed, _mixed, _leases, _sessions, _starts, _output, _output))(rng, plan)
     return plan
@@ -98,6 +106,8 @@ def _mixed(rng: Random, plan: Plan) -> None:
     kinds = {
         "cp_crash": 25.0,
         "cp_sleep": 60.0,
+        "cp_end": 60.0,
+        "stranger": 20.0,
         "agent_crash": 20.0,
         "machine_sleep": 60.0,
         "machine_death": 150.0,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import JobView, State
-from gpulayer_server.core.events import Effects
+from gpulayer_server.core.events import Effects, Event, LocalWorkerExpected, WorkerConnected
 from gpulayer_server.core.explaining import candidate
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Attempt, Job
@@ -17,6 +17,7 @@ from gpulayer_server.core.views import stored_view
 from gpulayer_server.scheduling.match import unmet
 from gpulayer_server.store.database import Store
 from tests.simulation.comparing import differences, unfounded
+from tests.simulation.deciding import wrong
 from tests.simulation.machine import Machine, Program
 from tests.simulation.simulator import Simulator, Violation
 
@@ -47,6 +48,7 @@ class Truth:
         self._fenced: dict[str, float] = {}  # attempts whose programs should end, since when
         self._assigned: set[str] = set()
         self.released: set[tuple[str, str]] = set()  # sessions that a client let go of
+        self._local_until = 0.0  # by the control plane's clock: a local worker is being started
         self._told_since: dict[str, JobView] = {}  # since the last look into the store
 
     # ---------------------------------------------------------------- programs
@@ -184,8 +186,12 @@ class Truth:
 
     # ---------------------------------------------------------------- the plane itself
 
-    def check_decisions(self, plane: Plane, effects: Effects, anew_at: float) -> None:
+    def check_decisions(self, plane: Plane, event: Event, effects: Effects, clock: float, *, anew_at: float) -> None:
         """What one event changed. `anew_at`: when the control plane began, or woke from a long sleep."""
+        self._check_local(event, effects, clock)
+        problem = wrong(plane, event, effects, clock, local_until=self._local_until)
+        if problem:
+            raise Violation(problem)
         told = {message.attempt for _, message in effects.sends if isinstance(message, Assign)}
         for row in effects.rows.values():
             if isinstance(row, Attempt) and row.id not in self._assigned:
@@ -196,6 +202,21 @@ class Truth:
         if self.sim.now - anew_at < lost_after_s:
             for job in effects.jobs.values():
                 self._check_rejected(plane, job)
+
+    def _check_local(self, event: Event, effects: Effects, clock: float) -> None:
+        """While a local worker is being started nothing is rejected, since nobody knows yet what it offers."""
+        if isinstance(event, LocalWorkerExpected):
+            self._local_until = event.until
+        if isinstance(event, WorkerConnected) and event.hello.local and any(effects.rows):
+            self._local_until = 0.0
+        for job in effects.jobs.values():
+            task = job.tasks[0]
+            if task.state is not State.REJECTED:
+                continue
+            if not task.reasons:
+                raise Violation(f"{job.id} is rejected for no reason")
+            if task.reasons[0].code != "session" and clock < self._local_until:
+                raise Violation(f"{job.id} is rejected, while a local worker is being started")
 
     def _check_rejected(self, plane: Plane, job: Job) -> None:
         """Nobody is given up before he could be heard."""

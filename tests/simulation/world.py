@@ -19,6 +19,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.plans import Plan
 from tests.simulation.simulator import Host, Process, Simulator, Violation
+from tests.simulation.strangers import Stranger
 from tests.simulation.truth import Truth
 
 _UNIX_S = 1_700_000_000.0
@@ -42,18 +43,22 @@ class World:
             home, self.network, self.truth, Path(self._folder) / "streams", settings=Settings()
         )
         self.control_plane.commit_s = plan.commit_s
-        self.control_plane.words_repeat = plan.repeated_words > 0
+        self.control_plane.doubled_answers = plan.doubled_answers
+        self.control_plane.careless_workers = plan.repeated_words > 0 or plan.forgotten_words > 0
+        self.control_plane.expects_local = plan.local
         self.control_plane.failing_commits = plan.failing_commits
         self.control_plane.crashing_releases = plan.crashing_releases
         self.machines = [self._machine(f"w{n}", *shape) for n, shape in enumerate(plan.workers)]
         for machine in self.machines:
             machine.large_output, machine.failing_programs = plan.large_output, plan.failing_programs
+        self.machines[0].local = plan.local
         self.agents = [Agent(machine, self.network, self.control_plane, plan) for machine in self.machines]
         for agent in self.agents:
             agent.crash_and_return = partial(self.crash_agent, agent, 1.0)
         outside = Host(self.sim, "outside", clock_s=0.0, rate=1.0)
         self.clients = [Client(outside, self.control_plane, self.truth, f"owner{n}") for n in range(plan.owners)]
         self.outside = Process(outside)
+        self.stranger = Stranger(outside, self.network, self.control_plane)
 
     def _rate(self) -> float:
         return self.random.uniform(1 - 1e-3, 1 + 1e-3) if self.plan.skewed else 1.0
@@ -75,7 +80,10 @@ class World:
         """Everything is switched on."""
         self.control_plane.start()
         for agent in self.agents:
-            agent.start()
+            if agent.machine.local:  # it is there a while after the control plane
+                self.outside.after(10.0 * self.random.random(), self.start_agent, agent)
+            else:
+                agent.start()
         self.outside.after(2.0, self._look_around)
 
     def _look_around(self) -> None:
@@ -101,6 +109,11 @@ class World:
             return
         self.control_plane.crash(silent=silent)
         self.outside.after(down_s, self.start_control_plane)
+
+    def end_control_plane(self, down_s: float) -> None:
+        """It ends in order, with its local workers, and is started again after a while."""
+        self.control_plane.end()
+        self.outside.after(1.0, self.crash_control_plane, down_s)
 
     def start_control_plane(self) -> None:
         """Start it, unless it is up."""
@@ -148,7 +161,7 @@ class World:
         plane = self.control_plane
         self.network.heal()
         plane.failing_commits = plane.crashing_releases = 0.0
-        self.plan.crashing_effects = self.plan.unlucky_kernels = 0.0
+        self.plan.crashing_effects = self.plan.unlucky_kernels = self.plan.forgotten_words = 0.0
         for host in (plane.host, *self.machines):
             host.wake()
         self.sim.log("world", "settles")

@@ -37,7 +37,8 @@ class Outputs:
 
     outputs: list[dict[str, Any]] = field(default_factory=list)
     status: list[str] = field(default_factory=list)  # the texts of our status line, oldest first
-    displays: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # outputs by display id
+    displays: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by display id, of all of a notebook
+    comms: list[dict[str, Any]] = field(default_factory=list)  # what comms sent, oldest first
     _clear_next: bool = False
 
     def take(self, kind: str, content: dict[str, Any]) -> None:
@@ -54,6 +55,8 @@ class Outputs:
                 output.update(data=content["data"], metadata=content["metadata"])
         elif kind in ("stream", "display_data", "execute_result", "error"):
             self._append(kind, content, display_id)
+        elif kind.startswith("comm_"):
+            self.comms.append({"kind": kind, **content})
 
     def _append(self, kind: str, content: dict[str, Any], display_id: str) -> None:
         if self._clear_next:
@@ -123,7 +126,7 @@ class Cell:
     def __init__(self, notebook: Notebook, msg_id: str):
         self._notebook = notebook
         self._msg_id = msg_id
-        self.out = Outputs()
+        self.out = Outputs(displays=notebook.displays)
         self.idle = False
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -133,11 +136,28 @@ class Cell:
         """Messages as they come; raises TimeoutError where the cell is not idle `timeout_s` seconds after this call."""
         deadline = time.monotonic() + timeout_s
         while not self.idle:
-            message = self._notebook.next_message(deadline)
-            if message["parent_header"].get("msg_id") != self._msg_id:
-                continue
+            yield from self._next(deadline)
+
+    def settle(self, condition: Callable[[Cell], object], timeout_s: float) -> Cell:
+        """Read on past idle, as a front end does, until `condition(self)` holds or `timeout_s` seconds are over.
+
+        A stock kernel sends what came through a pipe when it gets to it.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not condition(self):
+            try:
+                for _ in self._next(deadline):
+                    pass
+            except (TimeoutError, KernelDied):
+                break
+        return self
+
+    def _next(self, deadline: float) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The next message, if it is this cell's."""
+        message = self._notebook.next_message(deadline)
+        if message["parent_header"].get("msg_id") == self._msg_id:
             kind, content = message["msg_type"], message["content"]
-            self.idle = kind == "status" and content["execution_state"] == "idle"
+            self.idle = self.idle or (kind == "status" and content["execution_state"] == "idle")
             self.out.take(kind, content)
             yield kind, content
 
@@ -180,11 +200,17 @@ class Notebook:
         self._client: BlockingKernelClient | None = None
         self._replies: dict[str, dict[str, Any]] = {}
         self._last: Cell | None = None
+        self.displays: dict[str, list[dict[str, Any]]] = {}  # outputs of all cells by display id
 
     # ---------------------------------------------------------------- the kernel
 
     def start_kernel(self) -> None:
         """Start the kernel, or a new one in the same folder; returns when it answers."""
+        self.launch()
+        self.await_ready()
+
+    def launch(self) -> None:
+        """Start the kernel, and don't wait: `await_ready` has to come before the first cell."""
         self.close()
         (self._runtime / "ipython").mkdir(parents=True)
         file = str(self._runtime / "c.json")
@@ -202,9 +228,8 @@ class Notebook:
         self._client = BlockingKernelClient(connection_file=file)
         self._client.load_connection_file()
         self._client.start_channels(hb=False)  # a busy machine misses heartbeats; its process tells us of its death
-        self._await_ready()
 
-    def _await_ready(self) -> None:
+    def await_ready(self) -> None:
         """Ask until the kernel answers and its iopub messages come through: a subscription takes its time."""
         assert self._client is not None
         deadline = time.monotonic() + PATIENCE_S
@@ -303,11 +328,21 @@ _SAME = (
     (re.compile(r"/tmp/gd[^/\s'\"]+/w-[^/]+/(attempts|sessions)/[^/]+/workspace"), "FOLDER"),
     (re.compile(r"In ?\[\d+\]"), "In [N]"),
     (re.compile(r"\b\d+\.py\b"), "CELL.py"),
+    (re.compile(r"display_id=[0-9a-f]{16,}"), "display_id=ID"),
+    (re.compile(r"[\d.]+(e[+-]?\d+)? ?(ns|[uμµ]s|ms|s)\b"), "DURATION"),
 )
 
 
 def comparable(result: Result) -> list[dict[str, Any]]:
-    """The outputs without what differs between any two runs: pids, paths, addresses, execution counts, colours."""
+    """The outputs without what differs between any two runs: see `normalised`."""
+    return normalised(result.outputs)
+
+
+def normalised(outputs: Any) -> Any:
+    """JSON without what differs between any two runs.
+
+    That is pids, paths, addresses, durations, ids of displays and comms, execution counts, colours.
+    """
 
     def same(value: Any) -> Any:
         if isinstance(value, str):
@@ -317,7 +352,7 @@ def comparable(result: Result) -> list[dict[str, Any]]:
         if isinstance(value, list):
             return [same(each) for each in value]
         if isinstance(value, dict):
-            return {name: same(each) for name, each in value.items() if name != "execution_count"}
+            return {name: same(each) for name, each in value.items() if name not in ("execution_count", "comm_id")}
         return value
 
-    return json.loads(json.dumps(same(result.outputs)))
+    return json.loads(json.dumps(same(outputs)))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
+import json
 import logging
 import os
 import platform
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
+from gpulayer.protocol.localdisk import network_filesystem
+
+_GONE_S = 15.0  # a control plane notices by then that a connection of this worker is of the past
 
 _USAGE = """\
 examples:
@@ -73,6 +79,10 @@ def _join(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> str:
     if options.slots is not None and options.slots < 1:
         return f"--slots {options.slots}: a worker offers at least one"
+    kind = network_filesystem(_data(options))
+    if kind:
+        text = f"{_data(options)} lies on a network file system ({kind}), where locks and sockets are not safe"
+        return f"{text}; give --data a folder on a local disk"
     if options.local:
         return ""
     endpoint = read_endpoint(options.control_plane)
@@ -80,7 +90,51 @@ def _check(options: argparse.Namespace) -> str:
         return f"no control plane: {options.control_plane}/endpoint.json is not there; start one, or name its folder"
     if options.url and options.url.rstrip("/") != endpoint.url:
         return f"no token for {options.url}: {options.control_plane}/endpoint.json is for {endpoint.url}"
-    return ""
+    return _refusal(endpoint, options)
+
+
+def _refusal(endpoint: Endpoint, options: argparse.Namespace) -> str:
+    """Why the control plane would not have this worker; '' also where none answers now: the agent waits for it."""
+    deadline = time.monotonic() + _GONE_S
+    while True:
+        answer = _workers(endpoint)
+        if isinstance(answer, int):
+            if answer not in (401, 403):
+                return ""
+            text = f"{endpoint.url} refuses the token of {options.control_plane}/endpoint.json"
+            return f"{text}; name the data folder of the control plane that listens there with --control-plane"
+        other = answer.get(_id_of_idle(_data(options)))
+        if other is None:
+            return ""
+        if time.monotonic() > deadline:
+            text = (
+                f"worker {other} is connected already, from another folder with the id of {_data(options)}/worker.json"
+            )
+            return f"{text}; if this folder is a copy, remove that file: then it is a worker of its own"
+        time.sleep(0.5)  # its connection may be of the past, which only time tells
+
+
+def _workers(endpoint: Endpoint) -> dict[str, str] | int:
+    """The names of the connected workers by their ids; the HTTP status of a refusal, 0 for no answer."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {endpoint.token}"}
+    try:
+        answer = httpx.get(f"{endpoint.url}/v1/workers", headers=headers, timeout=10.0, trust_env=False)
+        listed = answer.json() if answer.status_code == 200 else []
+        return {each["id"]: each["name"] for each in listed if each["connected"]} if listed else answer.status_code
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _id_of_idle(data: Path) -> str:
+    """The id of the worker whose folder this is, '' where it has none yet, or a keeper that runs: it will say so."""
+    try:
+        with (data / "keeper.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return str(json.loads((data / "worker.json").read_bytes()).get("id", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def agent_argv(options: argparse.Namespace) -> list[str]:

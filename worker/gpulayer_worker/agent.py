@@ -30,6 +30,7 @@ from gpulayer_worker.workspace import Workspaces
 log = logging.getLogger("gpulayer.worker")
 
 _TICK_S = 1.0
+_LEAVE_S = 2.0  # so long a kernel that ends by itself has for it
 _ALONE_S = 120.0  # a local worker that holds nothing ends when its control plane was away for so long
 REFUSED = 77  # the exit code that tells the keeper not to start another agent
 
@@ -347,16 +348,23 @@ class Agent:
         if self.sessions.get(session) is kernel:
             await self._end_session(session, "its kernel died")
 
+    def leave_session(self, session: str, reason: str) -> None:
+        """Its own cell ended it: what is assigned to it from now on is given back."""
+        self.ended_sessions.setdefault(session, asyncio.Event())
+        self._spawn(self._end_session(session, reason, grace_s=_LEAVE_S))
+
     async def _close_session(self, session: str) -> None:
         await self._end_session(session, "released")
 
-    async def _end_session(self, session: str, reason: str) -> None:
+    async def _end_session(self, session: str, reason: str, *, grace_s: float = 0.0) -> None:
         if session in self._ending:
             return  # whoever is at it tells, once nothing of it is left
         self._ending.add(session)
         told = self.ended_sessions.setdefault(session, asyncio.Event())
         kernel = self.sessions.pop(session, None)
         if kernel is not None:
+            if grace_s:
+                await asyncio.wait({kernel.exit}, timeout=grace_s)
             await self.kernels.kill(kernel)
             for run in [r for r in self._runs.values() if r.kernel is kernel]:
                 await run.ended.wait()  # its record of the end reads how the kernel died

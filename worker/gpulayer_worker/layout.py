@@ -77,6 +77,12 @@ class Layout:
     def _named(self, kind: str, name: str) -> Path:
         return _named(self.data, kind, name)
 
+    def trouble(self, error: OSError) -> str:
+        """What went wrong with this folder, in words for whoever's cell it is."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"no room is left on the worker's disk, in {self.data}: make room there, then run it again"
+        return str(error)
+
     # ---------------------------------------------------------------- identity
 
     def worker_id(self) -> str:
@@ -122,12 +128,12 @@ class Layout:
         """Have a folder ready for the next attempt: to make one takes longer than a small cell runs."""
         if self._ready.exists():
             return
-        (self.data / "attempts").mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.data / f"new-{secrets.token_hex(4)}"
-        _furnish(new)
         try:
+            (self.data / "attempts").mkdir(mode=0o700, parents=True, exist_ok=True)
+            _furnish(new)
             new.rename(self._ready)
-        except OSError:  # another thread was quicker
+        except OSError:  # another thread was quicker, or the disk is full: whoever needs a folder makes it then
             shutil.rmtree(new, ignore_errors=True)
 
     def _cleared(self, folder: Path) -> bool:

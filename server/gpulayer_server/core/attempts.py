@@ -41,7 +41,7 @@ def said(plane: Plane, event: WorkerSaid, now: float, out: Effects) -> None:
             if attempt is not None:
                 started(plane, attempt, now, out)
         case Finished(attempt=name) as message:
-            _finished(plane, worker, message, event.acked, now, out)
+            _finished(plane, worker, event, message, now, out)
         case Released(attempt=name):
             release(plane, worker, name, now, out)
             out.send(event.conn, Forget(attempt=name))
@@ -90,15 +90,14 @@ def started(plane: Plane, attempt: Attempt, now: float, out: Effects) -> None:
     out.changed.add(task.job)
 
 
-def _finished(plane: Plane, worker: Worker, message: Finished, acked: int, now: float, out: Effects) -> None:
+def _finished(plane: Plane, worker: Worker, event: WorkerSaid, message: Finished, now: float, out: Effects) -> None:
     attempt = _current(plane, worker, message.attempt)
     if attempt is None:
-        out.send(worker.conn, Recorded(attempt=message.attempt))
+        out.send(event.conn, Recorded(attempt=message.attempt))
         return
-    if acked < message.end_offset:
+    if event.acked < message.end_offset:
         # Bytes were lost on the way. A new connection begins with how far they came: from there they come again.
-        if worker.conn is not None:
-            out.closes.append((worker.conn, "bytes are missing"))
+        out.closes.append((event.conn, "bytes are missing"))
         return
     task = plane.tasks[attempt.task]
     outcome = message.outcome
@@ -106,7 +105,7 @@ def _finished(plane: Plane, worker: Worker, message: Finished, acked: int, now: 
         started(plane, attempt, now, out)
     close_attempt(plane, attempt, message.end_offset, now, out)
     end_task(task, outcome.state, outcome, now, out)
-    out.send(worker.conn, Recorded(attempt=attempt.id))
+    out.send(event.conn, Recorded(attempt=attempt.id))
     if attempt.session is not None:
         plane.place_all(now, out)
 

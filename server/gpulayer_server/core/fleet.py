@@ -166,8 +166,7 @@ def tick(plane: Plane, now: float, out: Effects) -> None:
         if worker is not None and worker.gone_since is not None:
             _out_of_touch(plane, worker, task.id, now, out)
     sessions.end_idle(plane, now, out)
-    if len(plane.queue):
-        plane.place_all(now, out)
+    plane.place_all(now, out)
 
 
 def notice_gap(plane: Plane, now: float, out: Effects) -> None:

@@ -167,8 +167,6 @@ class Plane:
             self.keys[(job.owner, job.key)] = job.id
             for task in job.tasks:
                 self.tasks[task.id] = task
-                if task.attempt is not None:
-                    task.attempt = self.attempts.get(task.attempt.id, task.attempt)
                 if task.state is State.QUEUED:
                     self.enqueue(task)
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from pathlib import Path
-from typing import BinaryIO, cast
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
 
 from tornado import web
 
 from gpulayer.protocol.types import Problem, Struct
-from gpulayer.source import BlobError, Manifest, PackError, SourceError, iter_pack, read_pack
-from gpulayer.source.blobs import Blobs
+from gpulayer.source import BlobError, Manifest, PackError, SourceError, iter_pack, plain_pack_bytes, read_pack
+from gpulayer.source.blobs import Blobs, SpanReader
+from gpulayer.source.pack import Pieces, Stream
 from gpulayer_server.http.base import Handler, ProblemError, parse
 
 MAX_UPLOAD_BYTES = 4 * 1024**3
+"""Of one upload, as it travels and as it is unpacked."""
+
+_HELD_BYTES = 4 << 20  # of an upload wait at most for the thread that stores them
+_TOLD_BYTES = 1 << 20
+_STALLED_S = 300.0
+_REMEMBERED_ENTRIES = 10_000  # of manifests together: some MB
+_IN_PLACE_BYTES = 65_536  # a manifest of 900 files; a larger one would hold the loop for longer than 2 ms
 
 
 class BundleAnswer(Struct, frozen=True, kw_only=True):
@@ -22,6 +31,13 @@ class BundleAnswer(Struct, frozen=True, kw_only=True):
 
     digest: str
     missing: tuple[str, ...]
+
+
+class BlobsAnswer(Struct, frozen=True, kw_only=True):
+    """How many blobs came, and what the bundle that was named still lacks."""
+
+    stored: int
+    missing: tuple[str, ...] | None = None
 
 
 def _bad(error: Exception) -> ProblemError:
@@ -33,82 +49,210 @@ def _full(error: OSError) -> ProblemError:
     return ProblemError(problem)
 
 
-class BundlesHandler(Handler):
+def _problem(error: BaseException) -> BaseException:
+    if isinstance(error, (SourceError, BlobError)):
+        return _bad(error)
+    return _full(error) if isinstance(error, OSError) else error
+
+
+class Manifests:
+    """Stores manifests, and remembers the last few: the next one resembles one of them. For any number of threads."""
+
+    def __init__(self, blobs: Blobs):
+        self._blobs = blobs
+        self._lock = threading.Lock()
+        self._last: dict[str, Manifest] = {}
+
+    def keep(self, data: bytes, near: str = "") -> BundleAnswer:
+        """Store a manifest, unless something that it names is missing.
+
+        `near` is the digest of one that may resemble it. Raises `SourceError`, OSError.
+        """
+        manifest = Manifest.from_bytes(data, self._last.get(near))
+        missing = self._blobs.missing({entry.sha256: entry.size for entry in manifest.files if entry.sha256})
+        if not missing and manifest.digest not in self._blobs:
+            self._blobs.put(manifest.digest, [data])
+        with self._lock:
+            self._last.pop(near, None)
+            if len(manifest) <= _REMEMBERED_ENTRIES:
+                self._last[manifest.digest] = manifest
+            while sum(map(len, self._last.values())) > _REMEMBERED_ENTRIES:
+                self._last.pop(next(iter(self._last)))
+        return BundleAnswer(digest=manifest.digest, missing=tuple(missing))
+
+
+class _SourceHandler(Handler):
+    @property
+    def manifests(self) -> Manifests:
+        """Those of this application."""
+        return self.settings.setdefault("manifests", Manifests(self.shell.blobs))
+
+
+class BundlesHandler(_SourceHandler):
     """POST /v1/bundles: a manifest; the answer names the blobs that are missing here."""
 
-    def post(self) -> None:
-        """A bundle counts as known once nothing is missing: the manifest is stored last, by a second call."""
+    async def post(self) -> None:
+        """A bundle counts as known once nothing is missing: only then the manifest is stored."""
+        data = self.request.body
         try:
-            manifest = Manifest.from_bytes(self.request.body)
-        except SourceError as error:
-            raise _bad(error) from error
-        missing = self.shell.blobs.missing(entry.sha256 for entry in manifest.files if entry.sha256)
-        if not missing:
-            try:
-                self.shell.blobs.put(manifest.digest, [self.request.body])
-            except OSError as error:
-                raise _full(error) from error
-        self.answer(BundleAnswer(digest=manifest.digest, missing=tuple(missing)))
+            if len(data) <= _IN_PLACE_BYTES:
+                self.answer(self.manifests.keep(data))
+            else:
+                self.answer(await asyncio.to_thread(self.manifests.keep, data))
+        except (SourceError, OSError) as error:
+            raise _problem(error) from error
 
 
 @web.stream_request_body
-class BlobsHandler(Handler):
-    """POST /v1/blobs: a pack of blobs, streamed to disk."""
+class BlobsHandler(_SourceHandler):
+    """POST /v1/blobs[?bundle=DIGEST[&near=DIGEST]]: a pack of blobs, stored while it comes.
+
+    Named as bundle, a blob of the pack is a manifest: it is stored if nothing that it names is missing then, so one
+    request brings a bundle of which a single file changed. `near` names the bundle that it was before.
+    """
+
+    _upload: _Upload | None = None
 
     def prepare(self) -> None:
-        """Refuse before a byte is read; then write the body to a file, never to memory."""
+        """Refuse before a byte is read."""
         super().prepare()
         self.request.connection.set_max_body_size(MAX_UPLOAD_BYTES)  # type: ignore[union-attr]
-        self._file: BinaryIO = cast(BinaryIO, tempfile.TemporaryFile(dir=self.shell.blobs.folder))  # noqa: SIM115 closed in on_finish
+        bundle, near = self.get_query_argument("bundle", ""), self.get_query_argument("near", "")
+        blobs, manifests = self.shell.blobs, self.manifests
+        self._upload = _Upload(lambda stream: _store(stream, blobs, manifests, bundle, near))
 
     async def data_received(self, chunk: bytes) -> None:
         """A part of the body."""
-        try:
-            await asyncio.to_thread(self._file.write, chunk)
-        except OSError as error:
-            raise _full(error) from error
+        if self._upload is not None:
+            await self._upload.feed(chunk)
 
     async def post(self) -> None:
-        """Check and keep each blob."""
-        self._file.seek(0)
+        """Each blob was checked and kept."""
+        if self._upload is None:
+            raise web.HTTPError(500)
         try:
-            stored = await asyncio.to_thread(_store, self._file, self.shell.blobs)
-        except (PackError, BlobError) as error:
-            raise _bad(error) from error
-        except OSError as error:
-            raise _full(error) from error
-        self.answer({"stored": stored})
+            self.answer(await self._upload.finish())
+        except (SourceError, BlobError, OSError) as error:
+            raise _problem(error) from error
+
+    def on_connection_close(self) -> None:
+        """What came whole is kept: the client sends the rest again."""
+        self.on_finish()
 
     def on_finish(self) -> None:
-        """The temporary file goes with its descriptor."""
-        file = getattr(self, "_file", None)
-        if file is not None:
-            file.close()
+        """The thread ends, however the request did."""
+        if self._upload is not None:
+            self._upload.abandon()
 
 
-def _store(file: BinaryIO, blobs: Blobs) -> int:
-    count = 0
-    for digest, _, chunks in read_pack(file):
-        blobs.put(digest, chunks)
-        count += 1
-    return count
+class _Upload:
+    """Hands a body from the loop to a thread that stores it, a few MB ahead at most.
+
+    Where that fails the rest of the body is let go by, so that the client reads why.
+    """
+
+    def __init__(self, store: Callable[[Stream], BlobsAnswer]):
+        self._store = store
+        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._held_bytes = 0  # owned by the loop
+        self._taken_bytes = 0  # owned by the thread: what the loop was not told of yet
+        self._room = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[BlobsAnswer | Exception] = self._loop.create_future()
+        threading.Thread(target=self._run, name="upload", daemon=True).start()
+
+    async def feed(self, chunk: bytes) -> None:
+        """Take a part; waits while too much of it is not stored yet."""
+        if self._outcome.done():
+            return
+        self._chunks.put(chunk)
+        self._held_bytes += len(chunk)
+        if self._held_bytes > _HELD_BYTES:
+            self._room.clear()
+            await self._room.wait()
+
+    async def finish(self) -> BlobsAnswer:
+        """All of it came; raises what the storing raised."""
+        self._chunks.put(b"")
+        outcome = await self._outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def abandon(self) -> None:
+        """No more will come."""
+        self._chunks.put(b"")
+
+    def _run(self) -> None:
+        try:
+            outcome = self._store(Pieces(self._next))
+        except Exception as error:  # noqa: BLE001 raised where the request is answered
+            outcome = error
+        self._tell(self._end, outcome)
+
+    def _next(self) -> bytes:
+        try:
+            chunk = self._chunks.get(timeout=_STALLED_S)
+        except queue.Empty:
+            raise PackError(f"nothing came for {_STALLED_S:.0f} s; send it again") from None
+        self._taken_bytes += len(chunk)
+        if self._taken_bytes >= _TOLD_BYTES:
+            self._tell(self._make_room, self._taken_bytes)
+            self._taken_bytes = 0
+        return chunk
+
+    def _tell(self, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and all requests with it
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _make_room(self, size: int) -> None:
+        self._held_bytes -= size
+        if self._held_bytes <= _HELD_BYTES:
+            self._room.set()
+
+    def _end(self, outcome: BlobsAnswer | Exception) -> None:
+        self._outcome.set_result(outcome)
+        self._room.set()
+
+
+def _store(stream: Stream, blobs: Blobs, manifests: Manifests, bundle: str, near: str) -> BlobsAnswer:
+    manifest: list[bytes] = []
+
+    def without_manifest() -> Iterator[tuple[str, int, Iterable[bytes]]]:
+        for digest, size, chunks in read_pack(stream, max_bytes=MAX_UPLOAD_BYTES):
+            if digest == bundle:
+                manifest.append(b"".join(chunks))
+            else:
+                yield digest, size, chunks
+
+    stored = blobs.take(without_manifest())
+    if not bundle:
+        return BlobsAnswer(stored=stored)
+    if not manifest:
+        raise PackError(f"bundle {bundle[:12]} was named, but its manifest is not in the pack")
+    return BlobsAnswer(stored=stored, missing=manifests.keep(manifest[0], near).missing)
 
 
 class FetchHandler(Handler):
-    """POST /v1/blobs/fetch: a JSON list of digests; the answer is a pack of them."""
+    """POST /v1/blobs/fetch[?coding=zstd]: a JSON list of digests; the answer is a pack of them."""
 
     async def post(self) -> None:
         """Stream the blobs as fast as the reader takes them."""
         wanted: list[str] = parse(self.request.body, list[str])
         try:
-            missing = self.shell.blobs.missing(wanted)
+            spans = {digest: self.shell.blobs.find(digest) for digest in wanted}
         except BlobError as error:
             raise _bad(error) from error
-        if missing:
-            detail = f"{len(missing)} of {len(wanted)} blobs are not here, the first is {missing[0]}"
+        here = [(digest, span) for digest, span in spans.items() if span is not None]
+        if len(here) < len(spans):
+            first = next(digest for digest, span in spans.items() if span is None)
+            detail = f"{len(spans) - len(here)} of {len(spans)} blobs are not here, the first is {first}"
             raise ProblemError(Problem(status=404, code="no_such_blob", title="unknown blob", detail=detail))
         self.set_header("Content-Type", "application/octet-stream")
-        chunks = iter_pack((digest, self.shell.blobs.path(digest)) for digest in dict.fromkeys(wanted))
+        compress = self.get_query_argument("coding", "") == "zstd"
+        if not compress:
+            self.set_header("Content-Length", plain_pack_bytes(span.size for _, span in here))
+        chunks = iter_pack(here, compress=compress, verify=False)
         while chunk := await asyncio.to_thread(next, chunks, b""):
             self.write(chunk)
             await self.flush()
@@ -119,14 +263,12 @@ class BlobHandler(Handler):
 
     async def get(self, digest: str) -> None:
         """Its bytes."""
-        path = self._path(digest)
+        span = self.shell.blobs.find(digest)
+        if span is None:
+            raise ProblemError(Problem(status=404, code="no_such_blob", title=f"no blob {digest}"))
         self.set_header("Content-Type", "application/octet-stream")
-        with path.open("rb") as file:
-            while chunk := await asyncio.to_thread(file.read, 256 * 1024):
+        with SpanReader() as reader:
+            chunks = reader.chunks(span)
+            while chunk := await asyncio.to_thread(next, chunks, b""):
                 self.write(chunk)
                 await self.flush()
-
-    def _path(self, digest: str) -> Path:
-        if digest not in self.shell.blobs:
-            raise ProblemError(Problem(status=404, code="no_such_blob", title=f"no blob {digest}"))
-        return self.shell.blobs.path(digest)

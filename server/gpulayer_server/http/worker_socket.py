@@ -26,6 +26,7 @@ from gpulayer_server.shell import log
 from gpulayer_server.store.streams import StreamGap
 
 _NUMBER_BYTES = 4  # every frame begins with its number
+_FULL_PAUSE_S = 5.0  # how long after its disk was full the control plane asks for the output again
 
 
 class WorkerSocket(Socket):
@@ -38,6 +39,7 @@ class WorkerSocket(Socket):
         super().open(*args, **kwargs)
         self._order = Order()
         self._dropped = False
+        self._full: set[str] = set()  # attempts whose bytes found no room: what follows them is not looked at
         self._outgoing: list[ServerMessage] = []
 
     async def on_message(self, message: str | bytes) -> None:
@@ -71,6 +73,8 @@ class WorkerSocket(Socket):
     def _take(self, message: WorkerMessage, acks: dict[str, int]) -> None:
         shell = self.shell
         match message:
+            case Output() | Finished() if message.attempt in self._full:
+                return  # it comes again, on the next connection
             case Output():
                 self._output(message, acks)
             case Hello():
@@ -96,12 +100,20 @@ class WorkerSocket(Socket):
             self.drop("bytes are missing")
             return
         except OSError as error:
-            # not acknowledged: the worker keeps it in its spool, and sends it again when it is back
-            log.error("stream %s can't grow: %s", message.attempt, error)
-            self.drop("the control plane's disk is full")
+            self._no_room(message.attempt, error)
             return
         if length is not None:
             acks[message.attempt] = length
+
+    def _no_room(self, attempt: str, error: OSError) -> None:
+        """Not acknowledged: the worker keeps it in its spool, and sends all of it again when it is back.
+
+        The connection stays for a while: to break it at once would only bring it back at once.
+        """
+        if not self._full:
+            log.error("stream %s can't grow, it is asked for again in %g s: %s", attempt, _FULL_PAUSE_S, error)
+            asyncio.get_running_loop().call_later(_FULL_PAUSE_S, self.drop, "the control plane's disk is full")
+        self._full.add(attempt)
 
     def send(self, messages: list[ServerMessage]) -> None:
         """Send in order; what is said in one turn of the loop goes out in one frame.

@@ -7,6 +7,7 @@ cut may lose the last ones, but never an epoch: that is raised with `synchronous
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterable
 from importlib import resources
@@ -30,6 +31,14 @@ def _statements() -> dict[str, str]:
 STATEMENTS = _statements()
 
 
+_ROOM_BYTES = 1_000_000  # of less, SQLite finds none for its log and its index
+_ADVICE = {  # by SQLite's own words: its codes are known to Python 3.11 and later only
+    "disk is full": "; make room on that disk, then try again",
+    "not a database": "; put a copy of it back, or move it away to begin with no history",
+    "malformed": "; put a copy of it back, or move it away to begin with no history",
+}
+
+
 class StoreError(RuntimeError):
     """The store could not do what it was asked; nothing of it is half-done."""
 
@@ -38,17 +47,25 @@ class Store:
     """Rows in SQLite. `path` None keeps them in memory (tests and the simulator; one connection for everything)."""
 
     def __init__(self, path: Path | None):
+        """Open the file, made when missing, and bring it up to date. Raises `StoreError`."""
         self.path = path
-        target = str(path) if path is not None else ":memory:"
+        try:
+            self._write = self._opened()
+            self._read = self._write
+            if path is not None:
+                path.chmod(0o600)
+                self._read = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
+                self._read.execute("PRAGMA query_only = 1")
+        except (sqlite3.Error, OSError) as error:
+            raise self._failed(error) from error
+
+    def _opened(self) -> sqlite3.Connection:
+        target = str(self.path) if self.path is not None else ":memory:"
         self._write = sqlite3.connect(target, isolation_level=None, check_same_thread=False)
         self._write.execute("PRAGMA journal_mode = WAL")
         self._write.execute("PRAGMA synchronous = NORMAL")
         self._migrate()
-        self._read = self._write
-        if path is not None:
-            path.chmod(0o600)
-            self._read = sqlite3.connect(target, isolation_level=None, check_same_thread=False)
-            self._read.execute("PRAGMA query_only = 1")
+        return self._write
 
     def _migrate(self) -> None:
         """Apply the migrations that this file lacks, each in a transaction of its own."""
@@ -67,12 +84,15 @@ class Store:
                 self._write.executescript(f"BEGIN;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
 
     def raise_epoch(self) -> int:
-        """The next epoch, on disk before this returns."""
-        self._write.execute("PRAGMA synchronous = FULL")
-        self._write.execute("BEGIN IMMEDIATE")
-        ((epoch,),) = self._write.execute(STATEMENTS["raise_epoch"]).fetchall()
-        self._write.execute("COMMIT")
-        self._write.execute("PRAGMA synchronous = NORMAL")
+        """The next epoch, on disk before this returns. Raises `StoreError`."""
+        try:
+            self._write.execute("PRAGMA synchronous = FULL")
+            self._write.execute("BEGIN IMMEDIATE")
+            ((epoch,),) = self._write.execute(STATEMENTS["raise_epoch"]).fetchall()
+            self._write.execute("COMMIT")
+            self._write.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
         return epoch
 
     def commit(self, units: Iterable[Iterable[Op]]) -> None:
@@ -86,7 +106,17 @@ class Store:
         except sqlite3.Error as error:
             if self._write.in_transaction:
                 self._write.execute("ROLLBACK")
-            raise StoreError(f"{self.path or 'memory'}: {error}") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: sqlite3.Error | OSError) -> StoreError:
+        text = str(error)
+        if "disk I/O" in text and self._no_room():
+            text = "disk is full"  # SQLite could not map its index of the write-ahead log, and does not say why
+        advice = next((advice for words, advice in _ADVICE.items() if words in text), "")
+        return StoreError(f"{self.path or 'memory'}: {text}{advice}")
+
+    def _no_room(self) -> bool:
+        return self.path is not None and shutil.disk_usage(self.path.parent).free < _ROOM_BYTES
 
     def load(self) -> Snapshot:
         """Everything live."""

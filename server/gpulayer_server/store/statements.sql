@@ -42,14 +42,14 @@ FROM attempts WHERE id = ?
 
 -- name: held_attempts
 SELECT id, task_id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released
-FROM attempts WHERE released = 0 ORDER BY id
+FROM attempts INDEXED BY attempts_held WHERE released = 0 ORDER BY id
 
 -- name: lost_attempts
 SELECT id FROM attempts WHERE over = 1 AND end_offset IS NULL ORDER BY id
 
 -- name: open_sessions
 SELECT id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason
-FROM sessions WHERE closed = 0 ORDER BY id
+FROM sessions INDEXED BY sessions_open WHERE closed = 0 ORDER BY id
 
 -- name: ended_sessions
 SELECT owner, name, reason FROM sessions AS ended

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from gpulayer.client import embedded
 from gpulayer.client.embedded import find_or_start, listens
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.protocol.endpoint import Endpoint
@@ -86,3 +88,55 @@ def test_while_somebody_holds_the_folder_his_endpoint_is_waited_for(tmp_path: Pa
         endpoint = publish(tmp_path, port, os.getpid())
         thread.join()
     assert found == [endpoint]
+
+
+# ---------------------------------------------------------------- who answers there
+
+
+@pytest.fixture
+def answering() -> Iterator[HTTPServer]:
+    """A server that takes the token 't' and no other."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.headers["Authorization"] == "Bearer t" else 401)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_one_that_does_not_take_the_token_is_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answering: HTTPServer
+) -> None:
+    monkeypatch.setenv("GPULAYER_EMBEDDED", "0")
+    right = publish(tmp_path, answering.server_port, os.getpid())
+    assert find_or_start(tmp_path) == right
+    wrong = msgspec.structs.replace(right, token="w")
+    (tmp_path / "endpoint.json").write_bytes(msgspec.json.encode(wrong))
+    assert not listens(wrong)
+    with pytest.raises(ControlPlaneError) as refused:
+        find_or_start(tmp_path)
+    assert f"{right.url} refuses the token of {tmp_path}/endpoint.json (HTTP 401)" in str(refused.value)
+    assert "name its data folder with GPULAYER_DATA" in str(refused.value)
+
+
+def test_nothing_is_made_on_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "network_filesystem", lambda _: "nfs4")
+    with pytest.raises(ControlPlaneError, match=r"network file system \(nfs4\).*; set GPULAYER_DATA to a folder"):
+        find_or_start(tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_that_can_not_be_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ControlPlaneError, match="can't be the data folder of a control plane: Not a directory"):
+        find_or_start(tmp_path / "file" / "data")

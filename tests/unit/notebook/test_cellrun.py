@@ -94,7 +94,7 @@ class Source:
         self.bundle = SimpleNamespace(manifest=MANIFEST if files else Manifest(files=()))
         self.sent = 0
 
-    def scan(self, folder: str | None) -> Any:
+    def scan(self, folder: str | None, **_: object) -> Any:
         return self.bundle
 
     def send(self, bundle: Any, endpoint: Endpoint, tell: Callable[[str], None]) -> None:

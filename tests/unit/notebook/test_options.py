@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 
 import pytest
 
-from gpulayer.notebook.options import CellOptions, HelpWanted, UsageError, parse_cell_line, parse_duration, parse_size
+import gpulayer.source
+from gpulayer.notebook.options import (
+    CellOptions,
+    HelpWanted,
+    UsageError,
+    cell_parser,
+    parse_cell_line,
+    parse_duration,
+    parse_size,
+)
 from gpulayer.protocol.types import Requirements
+from gpulayer.source import Limits
 
 
 def test_without_options_any_machine_fits() -> None:
@@ -17,7 +29,7 @@ def test_without_options_any_machine_fits() -> None:
 def test_every_option() -> None:
     line = (
         "--accelerator cuda --devices 2 --worker 'gpu box' --session train --detach --timeout 2min --source ~/x "
-        "--max-output 5MB"
+        "--max-output 5MB --include .env --include '*.bin' --exclude data --max-file 1GB --max-bundle 2GB --max-files 7"
     )
     assert parse_cell_line(line) == CellOptions(
         requirements=Requirements(accelerator="cuda", devices=2, worker="gpu box"),
@@ -26,6 +38,9 @@ def test_every_option() -> None:
         timeout_s=120.0,
         max_output_bytes=5_000_000,
         source="~/x",
+        include=(".env", "*.bin"),
+        exclude=("data",),
+        limits=Limits(file_bytes=1_000_000_000, bundle_bytes=2_000_000_000, files=7),
     )
 
 
@@ -58,13 +73,21 @@ def test_what_is_neither(text: str) -> None:
         ("--accelrator=cuda", "unknown option --accelrator=cuda; did you mean --accelerator?"),
         ("--xyz", "unknown option --xyz (%%gpulayer -h lists them)"),
         ("--sess x", "unknown option --sess"),  # no abbreviations: tomorrow they might be ambiguous
-        ("train", "unknown option train"),
-        ("--session", "argument --session: expected one argument"),
-        ("--devices two --accelerator cuda", "invalid int value: 'two'"),
-        ("--devices 0 --accelerator cuda", "--devices 0: at least 1"),
+        ("train", "'train' belongs to no option"),
+        ("--session", "--session needs a value"),
+        ("--session ''", "--session: '' is no name"),
+        (f"--session {'x' * 65}", "is no name: 1 to 64 letters"),
+        ("--worker ' '", "--worker: ' ' is no name"),
+        ("--timeout 0", "--timeout: '0' leaves no time at all"),
+        ("--devices two --accelerator cuda", "--devices: 'two' is no whole number"),
+        ("--devices 0 --accelerator cuda", "--devices: 0 is too few: at least 1"),
+        ("--max-files -3", "--max-files: -3 is too few: at least 1"),
+        ("--max-fle 1GB", "unknown option --max-fle; did you mean --max-file?"),
         ("--devices 2", "name their kind too"),
         ("--devices 2 --accelerator cpu", "name their kind too"),
-        ("--accelerator gpu", "unknown accelerator 'gpu': cuda, mps or cpu"),
+        ("--accelerator gpu", "unknown accelerator 'gpu': cuda, mps or cpu; did you mean cuda?"),
+        ("--accelerator cdua", "unknown accelerator 'cdua': cuda, mps or cpu; did you mean cuda?"),
+        ("--accelerator tpu", "unknown accelerator 'tpu': cuda, mps or cpu"),
         ('--worker "x', "the line can't be read: No closing quotation"),
     ],
 )
@@ -82,3 +105,12 @@ def test_help_is_text_to_show() -> None:
     assert "%%gpulayer --session train" in text  # an example
     for option in ("--accelerator", "--devices", "--worker", "--detach", "--timeout", "--source", "--max-output"):
         assert option in text
+
+
+def test_every_flag_that_an_error_of_the_source_names_is_an_option() -> None:
+    """Whoever is told to take a flag can take it."""
+    sources = [path.read_text() for path in Path(gpulayer.source.__file__).parent.glob("*.py")]
+    named = {flag for text in sources for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
+    known = {option for action in cell_parser()._actions for option in action.option_strings}
+    assert {"--exclude", "--include", "--max-bundle"} <= named
+    assert named <= known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulayer.source import DigestCache, SourceChanged, SourceError
+from gpulayer.source import DigestCache, SourceChanged, SourceError, digests
 from gpulayer.source.digests import COARSE_MARGIN_NS, FINE_MARGIN_NS, hash_file, is_racy
 
 SECOND = 1_000_000_000
@@ -148,7 +149,7 @@ def interfere(monkeypatch: pytest.MonkeyPatch, path: Path, *, times: int) -> Non
 
     def read(descriptor: int, size: int) -> bytes:
         data = original(descriptor, size)
-        if not data and left[0]:
+        if left[0]:
             left[0] -= 1
             with path.open("ab") as file:
                 file.write(b"+")
@@ -259,13 +260,55 @@ def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypa
     cache.digest(write(tmp_path / "a", b"x"))
     cache.save()
     before = store.read_bytes()
-    cache.digest(write(tmp_path / "b", b"y"))
+    new = write(tmp_path / "b", b"y")
+    cache.digest(new)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space left"):
-        cache.save()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            cache.save()
+        patch.setattr(os, "replace", full)
+        fresh = DigestCache(tmp_path / "cache" / "other", clock_ns=Clock())
+        fresh.digest(new)
+        with pytest.raises(OSError, match="No space left"):
+            fresh.save()
     assert store.read_bytes() == before
     assert os.listdir(store.parent) == ["digests"]
+    cache.save()
+    assert known(DigestCache(store), new)
+
+
+def test_a_changed_file_is_added_at_the_end_until_half_is_out_of_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "_SLACK_ROWS", 4)
+    store = tmp_path / "digests"
+    cache = DigestCache(store, clock_ns=Clock())
+    path = write(tmp_path / "a", b"0")
+    sizes: list[int] = []
+    for number in range(12):
+        write(path, b"%d" % number * (number + 1))
+        cache.digest(path)
+        cache.save()
+        sizes.append(store.stat().st_size)
+        assert known(DigestCache(store), path)
+    grown = [after > before for before, after in itertools.pairwise(sizes)]
+    assert grown == [True] * 5 + [False] + [True] * 5
+
+
+def test_a_batch_that_was_torn_loses_only_itself(tmp_path: Path) -> None:
+    store = tmp_path / "digests"
+    cache = DigestCache(store, clock_ns=Clock())
+    first, second = write(tmp_path / "a", b"one"), write(tmp_path / "b", b"two")
+    for path in (first, second):
+        cache.digest(path)
+        cache.save()
+    store.write_bytes(store.read_bytes()[:-1])
+    again = DigestCache(store, clock_ns=Clock())
+    assert [known(again, path) for path in (first, second)] == [True, False]
+    again.digest(second)
+    again.save()
+    assert all(known(DigestCache(store), path) for path in (first, second))

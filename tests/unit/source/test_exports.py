@@ -29,9 +29,11 @@ def test_public_names() -> None:
         "Written",
         "iter_pack",
         "materialize",
+        "plain_pack_bytes",
         "read_pack",
         "scan",
         "synchronize",
+        "worth_compressing",
         "write_pack",
     ]
     assert all(getattr(source, name) is not None for name in source.__all__)
@@ -58,7 +60,7 @@ def test_importing_loads_nothing_heavy_and_a_plain_scan_no_pathspec() -> None:
     code = """
 import sys, tempfile, pathlib
 import gpulayer.source
-assert not {"pathspec", "msgpack", "sqlite3"} & set(sys.modules) - before, sys.modules.keys() - before
+assert not {"pathspec", "msgpack", "sqlite3", "zstandard"} & set(sys.modules) - before, sys.modules.keys() - before
 folder = pathlib.Path(tempfile.mkdtemp())
 (folder / ".gitignore").write_text("data/\\n*.log\\n")
 (folder / "a.py").write_text("1")

@@ -216,3 +216,101 @@ def test_another_version_says_what_to_do() -> None:
 def test_entries_are_frozen() -> None:
     with pytest.raises(AttributeError):
         entry("a").path = "/etc/passwd"  # type: ignore[misc]
+
+
+# --- one that resembles another ------------------------------------------------------------------------------------
+
+few_paths = st.sampled_from(
+    ["a", "a.py", "a/b", "a/b/c", "a-", "b", "b/a", "b/é", "c", "c/d", "x" * 300, "z", "\udcff"]
+)
+some_entries = st.dictionaries(few_paths, st.tuples(st.sampled_from([0o644, 0o755]), st.integers(0, 300)), max_size=9)
+
+
+def made(entries: dict[str, tuple[int, int]]) -> Manifest | None:
+    """None where a file would be the parent of another."""
+    try:
+        return Manifest(
+            FileEntry(path=path, mode=mode, size=size, sha256=f"{size:064x}") for path, (mode, size) in entries.items()
+        )
+    except ManifestError:
+        return None
+
+
+@given(some_entries, some_entries)
+@settings(max_examples=500)
+def test_reading_beside_another_gives_the_same(
+    old: dict[str, tuple[int, int]], new: dict[str, tuple[int, int]]
+) -> None:
+    near, wanted = made(old), made(new)
+    if near is None or wanted is None:
+        return
+    read = Manifest.from_bytes(wanted.to_bytes(), near)
+    assert read == wanted
+    assert read.digest == wanted.digest
+    again = read.replaced([entry._replace(size=7) for entry in read.files[:1]])
+    assert Manifest.from_bytes(again.to_bytes()) == again
+
+
+@given(some_entries, st.data())
+@settings(max_examples=300)
+def test_no_damage_gets_in_beside_a_good_one(old: dict[str, tuple[int, int]], data: st.DataObject) -> None:
+    near = made(old)
+    if near is None or not near.files:
+        return
+    raw = bytearray(near.to_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    outcomes = []
+    for beside in (None, near):
+        try:
+            outcomes.append(Manifest.from_bytes(bytes(raw), beside))
+        except ManifestError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [b"a", b"c", b"b"],  # out of order
+        [b"a", b"b", b"b"],
+        [b"a", b"a/x", b"b"],  # a file that is a folder too
+        [b"a", b"../x", b"b"],
+        [b"a", b"x//y", b"b"],
+        [b"a", b"", b"b"],
+        [b"a", b"x\0y", b"b"],
+        [b"a", b"x\\y", b"b"],
+        [b"a", b"x/.", b"b"],
+        [b"/a", b"b"],
+    ],
+)
+def test_rows_that_do_not_fit_between_are_refused(rows: list[bytes]) -> None:
+    near = Manifest(FileEntry(path=path, mode=0o644, size=1, sha256="0" * 64) for path in ("a", "b", "c"))
+    data = wire(*((0, path, 0o644, 1, bytes(32)) for path in rows))
+    with pytest.raises(ManifestError) as alone:
+        Manifest.from_bytes(data)
+    with pytest.raises(ManifestError) as beside:
+        Manifest.from_bytes(data, near)
+    assert str(alone.value) == str(beside.value)
+
+
+@pytest.mark.parametrize("count", [0, 1, 14, 15, 16, 17, 65_534, 65_535, 65_536, 65_537])
+def test_one_more_and_one_less_at_each_length_of_the_head(count: int) -> None:
+    entries = [FileEntry(path=f"{number:06d}", mode=0o644, size=1, sha256="0" * 64) for number in range(count + 1)]
+    fewer, more = Manifest.trusted(entries[:-1]), Manifest.trusted(entries)
+    assert Manifest.from_bytes(more.to_bytes(), fewer) == more
+    assert Manifest.from_bytes(fewer.to_bytes(), more) == fewer
+
+
+def test_what_is_shared_is_not_made_again() -> None:
+    near = Manifest(FileEntry(path=path, mode=0o644, size=1, sha256="0" * 64) for path in "abcdef")
+    new = near.replaced([near.files[2]._replace(size=5)])
+    read = Manifest.from_bytes(new.to_bytes(), near)
+    assert [left is right for left, right in zip(read.files, near.files, strict=True)] == [True] * 2 + [False] + [
+        True
+    ] * 3
+
+
+def test_replacing_nothing_gives_the_same_manifest() -> None:
+    manifest = Manifest(FileEntry(path=path, mode=0o644, size=1, sha256="0" * 64) for path in "ab")
+    assert manifest.replaced(manifest.files) is manifest

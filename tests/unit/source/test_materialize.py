@@ -128,10 +128,10 @@ def test_a_copy_that_the_kernel_gives_up_half_way_is_finished_by_hand(
     manifest = cache.manifest({"a": content, "b": content[:100]})
     monkeypatch.setattr(tree.sys, "platform", "other")
 
-    def half(source: int, target: int, count: int) -> int:
-        if os.lseek(source, 0, os.SEEK_CUR):
+    def half(source: int, target: int, count: int, *, offset_src: int) -> int:
+        if offset_src:
             raise OSError(errno.EXDEV, "Invalid cross-device link")
-        return os.write(target, os.read(source, 1000))
+        return os.write(target, os.pread(source, 1000, offset_src))
 
     monkeypatch.setattr(os, "copy_file_range", half, raising=False)
     materialize(manifest, tmp_path / "w", cache)
@@ -143,12 +143,12 @@ def test_a_full_disk_is_the_callers_to_know(
 ) -> None:
     monkeypatch.setattr(tree.sys, "platform", "other")
 
-    def full(*_: object) -> int:
+    def full(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "copy_file_range", full, raising=False)
     with pytest.raises(OSError, match="No space left"):
-        materialize(cache.manifest({"a": b"1"}), tmp_path / "w", cache)
+        materialize(cache.manifest({"a": bytes(1_000_000)}), tmp_path / "w", cache)
     assert read_tree(tmp_path / "w") == {}
 
 

@@ -93,7 +93,7 @@ def test_what_was_scanned_can_be_packed(tmp_path: Path) -> None:
     write(tmp_path, "a\nb", "1")
     write(tmp_path, "-rf", "2")
     bundle = scan(tmp_path)
-    assert sum(map(len, iter_pack(bundle.source_of.items()))) == 8 + 2 * 41 + 40
+    assert sum(map(len, iter_pack(bundle.source_of.items()))) == 9 + 2 * 41 + 40
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_the_conflict_says_what_to_do() -> None:
     assert "\n" not in str(error)
     assert "'new\\nline'" in str(error)
     assert "and 6 more" in str(error)
-    assert "--output" in str(error)
+    assert "--exclude" in str(error)
 
 
 def test_an_edit_of_the_same_length_in_the_same_moment_is_noticed(make: Make) -> None:

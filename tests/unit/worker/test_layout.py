@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -178,3 +179,11 @@ def test_a_note_that_is_not_whole_does_not_count(layout: Layout, content: bytes)
 
 def test_what_was_not_noted_is_none(layout: Layout) -> None:
     assert layout.noted(layout.kernel("k1"), "owner") is None
+
+
+def test_trouble_with_the_disk_says_what_to_do(layout: Layout) -> None:
+    full = layout.trouble(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere"))
+    assert full == f"no room is left on the worker's disk, in {layout.data}: make room there, then run it again"
+    assert (
+        layout.trouble(PermissionError(errno.EACCES, "Permission denied", "f")) == "[Errno 13] Permission denied: 'f'"
+    )

@@ -3,61 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
-from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.source import BlobError, SourceConflict, SourceError, scan, write_pack
 from gpulayer.source.blobs import Blobs
 from gpulayer_worker.workspace import FetchError, Workspaces
-
-ENDPOINT = Endpoint(url="http://127.0.0.1:9", token="token", pid=1, version="0")
-
-
-class Home:
-    """A notebook's folder and a control plane that has what is in it, behind a transport that counts."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
-        self.folder = folder
-        folder.mkdir()
-        self.blobs: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.damage: Callable[[bytes], bytes] = lambda data: data
-        monkeypatch.setattr(Workspaces, "_client", lambda _: httpx.Client(
-            base_url=ENDPOINT.url, transport=httpx.MockTransport(self._answer)))  # fmt: skip
-
-    def write(self, **files: str) -> str:
-        """Change the folder; the digest of what is in it now, which the control plane has."""
-        for name, text in files.items():
-            (self.folder / f"{name}.py").write_text(text)
-        bundle = scan(self.folder)
-        for digest, path in bundle.source_of.items():
-            self.blobs[digest] = Path(path).read_bytes()
-        self.blobs[bundle.manifest.digest] = bundle.manifest.to_bytes()
-        return bundle.manifest.digest
-
-    def remove(self, name: str) -> str:
-        (self.folder / f"{name}.py").unlink()
-        return self.write()
-
-    def _answer(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "GET":
-            digest = request.url.path.rpartition("/")[2]
-            self.asked.append("manifest")
-            return httpx.Response(200, content=self.blobs[digest]) if digest in self.blobs else httpx.Response(404)
-        wanted: list[str] = json.loads(request.content)
-        self.asked.append(f"{len(wanted)} blobs")
-        pack = io.BytesIO()
-        folder = self.folder.parent / "packed"
-        folder.mkdir(exist_ok=True)
-        for digest in wanted:
-            (folder / digest).write_bytes(self.blobs[digest])
-        write_pack([(digest, folder / digest) for digest in wanted], pack)
-        return httpx.Response(200, content=self.damage(pack.getvalue()))
+from tests.support.bundles import ENDPOINT, Home, contents, quiet, sha
 
 
 @pytest.fixture
@@ -68,14 +23,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 @pytest.fixture
 def workspaces(tmp_path: Path) -> Workspaces:
     return Workspaces(Blobs(tmp_path / "blobs"), lambda: ENDPOINT)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir()}
-
-
-def quiet(text: str) -> None:
-    """Nobody looks at the progress."""
 
 
 # ---------------------------------------------------------------- fresh
@@ -143,6 +90,71 @@ def test_a_damaged_pack_is_no_workspace_and_whole_it_is_one(
     assert contents(tmp_path / "w") == {"train.py": "A" * 50, "util.py": "B" * 50}
 
 
+def test_a_fetch_that_breaks_is_taken_up_with_what_lacks(home: Home, workspaces: Workspaces, tmp_path: Path) -> None:
+    files = {f"small_{number:02d}": f"{number}" * 100 for number in range(40)}
+    digest = home.write(**files, large_1=os.urandom(300_000), large_2=os.urandom(300_000), large_3=os.urandom(300_000))
+    home.breaks_after = 700_000
+    with pytest.raises(FetchError, match=r"^bundle \w{12}… could not be fetched: Connection reset by peer$"):
+        workspaces.fresh(digest, tmp_path / "w", quiet)
+    assert contents(tmp_path / "w", read=Path.read_bytes) == {}
+    home.breaks_after = None
+    told: list[str] = []
+    workspaces.fresh(digest, tmp_path / "w", told.append)
+    assert home.asked == ["manifest", "43 blobs", "41 blobs"]
+    assert told == ["fetching 41 files"]  # they come in the bundle's order: two large ones had come
+    assert scan(tmp_path / "w").manifest.digest == digest
+
+
+def test_a_fetch_that_breaks_before_anything_came_is_told_in_one_line(
+    home: Home, workspaces: Workspaces, tmp_path: Path
+) -> None:
+    home.breaks_after = 0
+    with pytest.raises(FetchError) as broken:
+        workspaces.fresh(home.write(train="A"), tmp_path / "w", quiet)
+    assert "\n" not in str(broken.value)
+
+
+def test_a_control_plane_far_away_is_asked_to_compress(home: Home, workspaces: Workspaces, tmp_path: Path) -> None:
+    home.url = "https://gpu.example:8443"
+    workspaces.fresh(home.write(train="A" * 100_000), tmp_path / "1", quiet)
+    workspaces.fresh(home.write(train="B"), tmp_path / "2", quiet)
+    home.url = ENDPOINT.url
+    workspaces.fresh(home.write(train="C" * 100_000), tmp_path / "3", quiet)
+    assert home.codings == ["zstd", "", ""]
+    assert contents(tmp_path / "1") == {"train.py": "A" * 100_000}
+    assert contents(tmp_path / "3") == {"train.py": "C" * 100_000}
+
+
+def test_what_was_not_asked_for_is_not_kept(home: Home, workspaces: Workspaces, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    pack = io.BytesIO()
+    write_pack([(sha(b"other"), other)], pack)
+    home.damage = lambda _: pack.getvalue()
+    with pytest.raises(SourceError, match="which nobody asked for"):
+        workspaces.fresh(home.write(train="A"), tmp_path / "w", quiet)
+    assert sha(b"other") not in workspaces._blobs
+
+
+def test_what_an_agent_that_died_left_half_written_is_written_anew(
+    home: Home, workspaces: Workspaces, tmp_path: Path
+) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "train.py").write_text("hal")
+    workspaces.fresh(home.write(train="A"), tmp_path / "w", quiet)
+    assert contents(tmp_path / "w") == {"train.py": "A"}
+
+
+def test_a_blob_that_a_power_cut_left_short_is_fetched_again(
+    home: Home, workspaces: Workspaces, tmp_path: Path
+) -> None:
+    digest = home.write(train="A" * 50)
+    workspaces.fresh(digest, tmp_path / "1", quiet)
+    workspaces._blobs.path(sha(b"A" * 50)).write_bytes(b"A" * 20)
+    workspaces.fresh(digest, tmp_path / "2", quiet)
+    assert contents(tmp_path / "2") == {"train.py": "A" * 50}
+
+
 # ---------------------------------------------------------------- a session's
 
 
@@ -203,3 +215,57 @@ def test_it_knows_without_a_look_at_the_disk_whether_it_is_current(
     assert not workspaces.is_current(home.write(train="B"), state)
     workspaces.forget(state)
     assert not workspaces.is_current(digest, state)
+
+
+def test_of_a_kept_workspace_only_the_changed_file_is_fetched_and_touched(
+    home: Home, workspaces: Workspaces, session: Path
+) -> None:
+    state = session.with_suffix(".json")
+    workspaces.update(home.write(**{f"file_{number}": f"{number}" for number in range(30)}), session, state, quiet)
+    before = {path.name: stamps(path) for path in session.iterdir()}
+    for blob in workspaces._blobs.folder.rglob("*"):  # what is in the workspace already need not be in the cache
+        if blob.is_file() and blob.parent.name == "shared":
+            blob.unlink()
+    lacking = Workspaces(Blobs(workspaces._blobs.folder), lambda: ENDPOINT)
+    lacking._kept = workspaces._kept
+    home.asked.clear()
+    lacking.update(home.write(file_7="changed"), session, state, quiet)
+    assert home.asked == ["manifest", "1 blobs"]
+    after = {path.name: stamps(path) for path in session.iterdir()}
+    assert {name for name in after if after[name] != before[name]} == {"file_7.py"}
+    assert (session / "file_7.py").read_text() == "changed"
+
+
+def stamps(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def test_an_update_that_broke_is_made_again(home: Home, workspaces: Workspaces, session: Path) -> None:
+    state = session.with_suffix(".json")
+    workspaces.update(home.write(train="A", util="B"), session, state, quiet)
+    home.breaks_after = 0
+    changed = home.write(train="C", util="D")
+    with pytest.raises(FetchError):
+        workspaces.update(changed, session, state, quiet)
+    assert contents(session) == {"train.py": "A", "util.py": "B"}
+    assert not workspaces.is_current(changed, state)
+    home.breaks_after = None
+    workspaces.update(changed, session, state, quiet)
+    assert contents(session) == {"train.py": "C", "util.py": "D"}
+
+
+def test_names_of_any_bytes_are_remembered_between_agents(home: Home, workspaces: Workspaces, session: Path) -> None:
+    state = session.with_suffix(".json")
+    odd = home.folder / os.fsdecode(b"n\xff w\nline")
+    odd.write_text("1")
+    workspaces.update(home.write(), session, state, quiet)
+    odd.write_text("22")
+    again = Workspaces(workspaces._blobs, lambda: ENDPOINT)
+    again.update(home.write(), session, state, quiet)
+    assert contents(session) == {odd.name: "22"}
+    (session / odd.name).write_text("there")
+    odd.write_text("333")
+    with pytest.raises(SourceConflict) as conflict:
+        Workspaces(workspaces._blobs, lambda: ENDPOINT).update(home.write(), session, state, quiet)
+    assert conflict.value.paths == (odd.name,)

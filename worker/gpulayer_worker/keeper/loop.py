@@ -212,7 +212,8 @@ class Keeper:
         self._stopping = True
         if code == REFUSED:
             self._code = EXIT_FAILED
-            say(f"the agent gave up: {last_line(self._context.folder.agent_log) or 'it did not say why'}")
+            why = last_line(self._context.folder.agent_log).rpartition(" gpulayer.worker: ")[2]
+            say(f"the agent gave up: {why or 'it did not say why'}")
         self._context.loop.call_later(GROUPS_GRACE_S, self._give_up)
         self._groups.kill_all(lambda: self._context.loop.stop(self._code))
 

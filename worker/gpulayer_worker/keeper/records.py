@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+from gpulayer_worker.keeper.identity import boot_id
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -75,6 +77,7 @@ class Folder:
         self.lock = os.path.join(self.root, "keeper.lock")
         self.keeper = os.path.join(self.root, "keeper.json")
         self.agent = os.path.join(self.root, "agent.json")
+        self.itself = os.path.join(self.root, "folder.json")
         self.groups = os.path.join(self.root, "groups")
         self.logs = os.path.join(self.root, "logs")
         self.agent_log = os.path.join(self.logs, "agent.log")
@@ -90,6 +93,18 @@ class Folder:
             os.chmod(self.root, 0o700)
         for path in (self.groups, self.logs):
             os.makedirs(path, mode=0o700, exist_ok=True)
+        self._disown_copied()
+
+    def _disown_copied(self) -> None:
+        """In a copy of another worker's folder forget that one's processes: they are not ours to take over or end."""
+        known, now = read_json(self.itself), {"key": self.key, "boot_id": boot_id()}
+        if known == now:
+            return
+        if known is not None and known.get("boot_id") == now["boot_id"]:  # else no process of it is left anyway
+            names = (os.path.join(self.groups, name) for name in os.listdir(self.groups) if name.endswith(".json"))
+            for path in (self.agent, self.keeper, *names):
+                remove(path)
+        write_json(self.itself, now)
 
     @property
     def key(self) -> str:

@@ -16,7 +16,22 @@ from .direct import PORT, Direct
 from .request import Refused, Request, Surroundings, read
 
 TEXT_CHARS = 4000  # of an exception's text in the REPLY record; all of it is in the error message
+PAYLOADS = ("page", "set_next_input")
+PAGE_CHARS = 100_000
 PADDING_LIMIT = 100_000
+MAGIC_LINE = "# %%gpulayer "  # the magic's own line, with which a notebook's cell comes: line numbers count it
+
+
+def shortened(payload: dict[str, Any]) -> dict[str, Any] | None:
+    """What a front end does once a cell has ended, if it is one of `PAYLOADS`; a page is cut at `PAGE_CHARS`."""
+    if payload.get("source") not in PAYLOADS:
+        return None
+    if payload["source"] == "set_next_input":
+        return payload if len(payload.get("text", "")) <= PAGE_CHARS else None
+    text = payload["data"].get("text/plain", "")
+    if len(text) > PAGE_CHARS:
+        text = f"{text[:PAGE_CHARS]}\n[the rest is left out: {len(text) - PAGE_CHARS} characters]"
+    return {**payload, "data": {"text/plain": text}}
 
 
 class PeakMemory:
@@ -102,7 +117,29 @@ class SpoolKernel(IPythonKernel):
         self._peak = PeakMemory()
         if hasattr(self.shell, "_tee"):  # IPython 9 keeps a copy of all that is printed for as long as it lives
             self.shell._tee = lambda channel: contextlib.nullcontext()
+        self._ask_exit = self.shell.ask_exit
+        self.shell.ask_exit = self._leave
+        self._leaving = False
+        self._transform_cell = self.shell.transform_cell
+        self.shell.transform_cell = self._transform_line
         self.control_handlers["gpulayer_state_request"] = self.gpulayer_state_request
+
+    def _leave(self) -> None:
+        """The cell calls exit(): ipykernel ends the process a moment after the cell; the agent is told with its end."""
+        self._leaving = True
+        self._ask_exit()
+
+    def _transform_line(self, raw_cell: str) -> str:
+        """What a cell becomes before it is compiled: of one line below the magic's own, what IPython makes of one line.
+
+        That is: `ls`, `exit`, an alias or a macro by its mere name.
+        """
+        cell = self._transform_cell(raw_cell)
+        lines = cell.splitlines(keepends=True)
+        if len(lines) != 2 or not lines[0].startswith(MAGIC_LINE):
+            return cell
+        with self.shell.builtin_trap:
+            return lines[0] + self.shell.prefilter_manager.prefilter_lines(lines[1]) + "\n"
 
     def start(self) -> None:
         """Starts to take requests; the loop of the main thread runs next."""
@@ -217,7 +254,11 @@ class SpoolKernel(IPythonKernel):
         await super().execute_request(stream, ident, parent)
 
     def _prepare(self, request: Request) -> None:
+        before = os.getcwd()
         self._surroundings.apply(request)
+        if os.getcwd() != before:  # the folder that %cd goes back to, and says where it fails
+            self.shell.starting_dir = os.getcwd()
+            self.shell.user_ns["_dh"][:] = [os.getcwd()]
         if not request.execution_count:
             return
         self.shell.execution_count = request.execution_count
@@ -259,4 +300,9 @@ class SpoolKernel(IPythonKernel):
             reply["evalue"] = str(outcome.get("evalue"))[:TEXT_CHARS]
         reply["execution_count"] = outcome.get("execution_count")
         reply["peak_rss_bytes"] = self._peak.bytes()
+        if self._leaving:
+            reply["leaving"] = True
+        payload = [part for part in map(shortened, outcome.get("payload") or ()) if part is not None]
+        if payload:
+            reply["payload"] = payload
         return reply

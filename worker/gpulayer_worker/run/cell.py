@@ -50,6 +50,8 @@ class Services(Protocol):
 
     def session_ready(self, session: str, kernel: Kernel) -> None: ...
 
+    def leave_session(self, session: str, reason: str) -> None: ...
+
 
 class _Over(Exception):
     """The attempt ends here, before its cell ran."""
@@ -306,6 +308,8 @@ class CellRun:
         if self._spool.idle and self._spool.reply is not None:
             outcome = from_reply(self._spool.reply, wish=self._wish, problem=self._wish_problem)
             self._ended = True
+            if self._spool.reply.get("leaving") and self._assign.session is not None:
+                self._services.leave_session(self._assign.session, "a cell called exit()")
             reach("agent.idle-written")
             events.append(link.Ended(attempt=self._name, end=self._spool.end, outcome=outcome))
         self._services.emit(*events)

@@ -9,7 +9,7 @@ from typing import Any
 from gpulayer.protocol.records import HEADER_BYTES, Kind, decode_kernel
 from gpulayer.protocol.spool import SpoolReader
 
-_REPLY_AND_IDLE = 64 * 1024  # the last two records are small; anything larger is neither
+_REPLY_AND_IDLE = 1024 * 1024  # the last two records are small; anything larger is neither
 
 
 class CellSpool:

@@ -5,17 +5,41 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import socket
 import stat
+import threading
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from gpulayer.source import FileEntry, Manifest, read_pack, write_pack
+from gpulayer.source import FileEntry, Manifest, iter_pack, read_pack, write_pack
+from gpulayer.source.blobs import Blobs
+from gpulayer_server.http import source
 
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def packed(*contents: bytes, compress: bool = False) -> bytes:
+    """A pack of blobs, in memory."""
+    return b"".join(iter_pack(((digest(each), io.BytesIO(each)) for each in contents), compress=compress))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does; there is no event for it here."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def uploads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "upload"]
 
 
 def pack(folder: Path, *contents: bytes) -> bytes:
@@ -129,3 +153,148 @@ def test_blobs_are_the_owners_alone(plane: Any, tmp_path: Path) -> None:
     plane.request("POST", "/v1/blobs", content=pack(tmp_path, b"one"))
     [path] = stored(plane)
     assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+# ---------------------------------------------------------------- a bundle in one request
+
+
+def test_a_pack_with_its_manifest_brings_a_bundle_at_once(plane: Any) -> None:
+    bundle = manifest(b"one", b"two")
+    body = packed(b"one", b"two", bundle.to_bytes(), compress=True)
+    answer = plane.request("POST", "/v1/blobs", params={"bundle": bundle.digest}, content=body)
+    assert answer.json() == {"stored": 2, "missing": []}
+    assert plane.request("GET", f"/v1/blobs/{bundle.digest}").content == bundle.to_bytes()
+
+
+def test_a_bundle_that_still_lacks_something_is_not_known(plane: Any) -> None:
+    bundle = manifest(b"one", b"two")
+    body = packed(b"one", bundle.to_bytes())
+    answer = plane.request("POST", "/v1/blobs", params={"bundle": bundle.digest}, content=body)
+    assert answer.json() == {"stored": 1, "missing": [digest(b"two")]}
+    assert plane.request("GET", f"/v1/blobs/{bundle.digest}").status_code == 404
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_bundle_before_may_be_named(plane: Any, known: bool) -> None:
+    first, second = manifest(b"one", b"two"), manifest(b"one", b"changed")
+    if known:
+        plane.request("POST", "/v1/blobs", content=packed(b"one", b"two"))
+        plane.request("POST", "/v1/bundles", content=first.to_bytes())
+    names = {"bundle": second.digest, "near": first.digest}
+    answer = plane.request("POST", "/v1/blobs", params=names, content=packed(b"changed", second.to_bytes()))
+    assert answer.json()["missing"] == ([] if known else [digest(b"one")])
+    assert plane.request("GET", f"/v1/blobs/{second.digest}").status_code == (200 if known else 404)
+
+
+def test_a_bundle_without_its_manifest_is_refused_and_its_blobs_are_kept(plane: Any) -> None:
+    answer = plane.request("POST", "/v1/blobs", params={"bundle": "ab" * 32}, content=packed(b"one"))
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_source")
+    assert "its manifest is not in the pack" in answer.json()["detail"]
+    assert digest(b"one") in plane.service.shell.blobs
+
+
+def test_a_manifest_that_is_none_stores_nothing_of_its_name(plane: Any) -> None:
+    answer = plane.request(
+        "POST", "/v1/blobs", params={"bundle": digest(b"no manifest")}, content=packed(b"no manifest")
+    )
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_source")
+    assert stored(plane) == []
+
+
+def test_a_manifest_whose_sizes_are_wrong_is_not_known(plane: Any) -> None:
+    plane.request("POST", "/v1/blobs", content=packed(b"one"))
+    lying = Manifest([FileEntry(path="a", mode=0o644, size=4, sha256=digest(b"one"))])
+    answer = plane.request("POST", "/v1/bundles", content=lying.to_bytes())
+    assert answer.json()["missing"] == [digest(b"one")]
+
+
+def test_few_manifests_are_remembered(tmp_path: Path) -> None:
+    manifests = source.Manifests(Blobs(tmp_path))
+    for count in (6000, 3000, 2000):
+        entries = [FileEntry(path=f"{count}/{n}", mode=0o644, size=0, sha256=digest(b"")) for n in range(count)]
+        manifests.keep(Manifest(entries).to_bytes())
+    assert [len(each) for each in manifests._last.values()] == [3000, 2000]
+
+
+def test_a_compressed_answer_is_given_where_it_is_asked_for(plane: Any) -> None:
+    content = b"abc" * 100_000
+    plane.request("POST", "/v1/blobs", content=packed(content))
+    plain = plane.request("POST", "/v1/blobs/fetch", json=[digest(content)])
+    short = plane.request("POST", "/v1/blobs/fetch", params={"coding": "zstd"}, json=[digest(content)])
+    assert len(short.content) < 2000 < len(content) < len(plain.content) == int(plain.headers["Content-Length"])
+    for answer in (plain, short):
+        assert [b"".join(chunks) for _, _, chunks in read_pack(io.BytesIO(answer.content))] == [content]
+
+
+# ---------------------------------------------------------------- limits, and uploads that do not end well
+
+
+def test_a_bomb_is_refused_in_one_line(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MAX_UPLOAD_BYTES", 1_000_000)
+    bomb = packed(bytes(50_000_000), compress=True)
+    assert len(bomb) < 10_000
+    answer = plane.request("POST", "/v1/blobs", content=bomb)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_source")
+    assert answer.json()["detail"] == (
+        "the pack unpacks to more than 1000000 bytes, which is the limit; send less at a time"
+    )
+    assert stored(plane) == []
+
+
+def test_a_full_disk_is_told_to_a_client_that_is_still_sending(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Blobs, blobs: Iterable[object]) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Blobs, "take", full)
+    answer = plane.request("POST", "/v1/blobs", content=packed(os.urandom(30_000_000)))
+    assert (answer.status_code, answer.json()["code"]) == (507, "disk")
+    assert "No space left on device" in answer.json()["detail"]
+    until(lambda: not uploads())
+
+
+def begin_upload(plane: Any, body: bytes, length: int) -> socket.socket:
+    """An upload that says it has `length` bytes and sends these."""
+    url = httpx.URL(plane.endpoint.url)
+    connection = socket.create_connection((url.host, url.port or 0))
+    head = f"POST /v1/blobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {plane.endpoint.token}\r\n"
+    connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+    return connection
+
+
+def test_of_an_upload_that_breaks_off_what_came_whole_is_kept(plane: Any) -> None:
+    small = [b"%04d" % number for number in range(40)]
+    large = [os.urandom(300_000) for _ in range(3)]
+    whole = packed(*small, *large)
+    with begin_upload(plane, whole[:-200_000], len(whole)):
+        pass
+    blobs = plane.service.shell.blobs
+    until(lambda: blobs.missing(map(digest, [*small, *large])) == [digest(large[2])])
+    until(lambda: not uploads())
+    assert list((blobs.folder / "new").iterdir()) == []
+
+
+def test_an_upload_that_stands_still_holds_up_nobody(plane: Any) -> None:
+    whole = packed(b"x" * 1_000_000)
+    with begin_upload(plane, whole[:-10], len(whole)) as stalled:
+        until(lambda: len(uploads()) == 1)
+        assert plane.request("POST", "/v1/blobs", content=packed(b"another")).json() == {"stored": 1}
+        stalled.sendall(whole[-10:])
+        assert b'{"stored":1}' in stalled.recv(4096)
+    until(lambda: not uploads())
+
+
+def test_an_upload_that_says_nothing_for_long_is_given_up(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_STALLED_S", 1.0)
+    whole = packed(b"x" * 1_000_000)
+    with begin_upload(plane, whole[:-10], len(whole)) as stalled:
+        until(lambda: len(uploads()) == 1)
+        until(lambda: not uploads())
+        stalled.sendall(whole[-10:])
+        assert b"nothing came for 1 s; send it again" in stalled.recv(4096)
+
+
+def test_no_thread_is_left(plane: Any) -> None:
+    for body in (packed(b"a"), b"", b"no pack", packed(os.urandom(5_000_000))):
+        plane.request("POST", "/v1/blobs", content=body)
+    until(lambda: not uploads())
+    assert digest(b"a") in plane.service.shell.blobs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,8 @@ from gpulayer.protocol.messages import (
     Ack,
     Finished,
     Forget,
+    Heartbeat,
+    HeartbeatAck,
     HeldAttempt,
     NotStarted,
     Output,
@@ -23,6 +27,7 @@ from gpulayer.protocol.messages import (
 )
 from gpulayer.protocol.records import encode_text
 from gpulayer.protocol.types import CellSpec, JobSpec, Outcome, State
+from gpulayer_server.http import worker_socket
 from tests.support.processes import until
 
 SPEC = JobSpec(cell=CellSpec(code="1"))
@@ -155,3 +160,24 @@ def test_what_the_worker_gives_back_is_placed_again(worker: Any, attempt: str) -
     again = worker.assigned()
     assert again.attempt != attempt
     assert again.job == attempt.split("-")[0]
+
+
+def test_bytes_that_find_no_room_are_asked_for_again_after_a_while(
+    worker: Any, attempt: str, plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is acknowledged, nothing that follows them counts, and the connection stays until then."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(worker_socket, "_FULL_PAUSE_S", 0.3)
+    monkeypatch.setattr(plane.service.shell.streams, "append", full)
+    worker.say(Started(attempt=attempt), Output(attempt=attempt, offset=0, data=TEXT))
+    worker.say(Output(attempt=attempt, offset=len(TEXT), data=TEXT))
+    worker.say(Finished(attempt=attempt, end_offset=2 * len(TEXT), outcome=Outcome(state=State.SUCCEEDED)))
+    worker.say(Heartbeat())
+    assert isinstance(worker.until(HeartbeatAck), HeartbeatAck)
+    assert closed(worker) == "the control plane's disk is full"
+    monkeypatch.undo()
+    assert plane.do(lambda: plane.service.shell.streams.length(attempt)) == 0
+    assert plane.do(lambda: plane.service.shell.plane.attempts[attempt].over) is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,30 @@ def test_an_exit_record_has_every_field() -> None:
         "started_at": 3.0,
         "ended_at": 4.0,
     }
+
+
+def test_a_copy_of_a_folder_forgets_whose_processes_it_names(tmp_path: Path) -> None:
+    origin = Folder(str(tmp_path / "origin"))
+    origin.prepare()
+    for path in (origin.agent, origin.keeper, origin.group("g")):
+        write_json(path, {"pid": 1})
+    (tmp_path / "origin" / "worker.json").write_text("{}")
+    origin.prepare()
+    assert read_json(origin.agent) == {"pid": 1}
+    shutil.copytree(tmp_path / "origin", tmp_path / "copy")
+    copy = Folder(str(tmp_path / "copy"))
+    copy.prepare()
+    assert [read_json(path) for path in (copy.agent, copy.keeper, copy.group("g"))] == [None, None, None]
+    assert (tmp_path / "copy" / "worker.json").exists()
+    assert [read_json(path) for path in (origin.agent, origin.group("g"))] == [{"pid": 1}, {"pid": 1}]
+
+
+def test_after_a_boot_a_moved_folder_keeps_its_records(tmp_path: Path) -> None:
+    """No process of it is left then; its records say how they ended."""
+    folder = Folder(str(tmp_path))
+    folder.prepare()
+    write_json(folder.group("g"), {"pid": 1})
+    write_json(folder.itself, {"key": "another disk's", "boot_id": "of yesterday"})
+    folder.prepare()
+    assert read_json(folder.group("g")) == {"pid": 1}
+    assert read_json(folder.itself) != {"key": "another disk's", "boot_id": "of yesterday"}

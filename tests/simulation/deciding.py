@@ -1,0 +1,176 @@
+"""Whether what a plane made of one event is right: what it must have said, changed and placed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpulayer.protocol.messages import CancelAttempt, EndSession, Finished, Progress, Shutdown, Started, Welcome
+from gpulayer.protocol.types import State
+from gpulayer_server.core.events import (
+    CancelWanted,
+    Effects,
+    Event,
+    ReleaseWanted,
+    ShutdownWanted,
+    Tick,
+    WorkerConnected,
+    WorkerSaid,
+)
+from gpulayer_server.core.explaining import known
+from gpulayer_server.core.placing import session_mismatch
+from gpulayer_server.core.plane import Plane
+from gpulayer_server.core.state import Attempt, Job, Session
+from gpulayer_server.scheduling.match import pick, unmet
+
+
+def wrong(plane: Plane, event: Event, effects: Effects, now: float, *, local_until: float) -> str:
+    """The first thing that is wrong with what followed from an event; '' when all is right.
+
+    `local_until`: a local worker is being started, until then at most.
+    """
+    for problem in (*_problems(plane, event, effects, now), *_in_general(plane, effects, now)):
+        return problem
+    if isinstance(event, Tick) and now >= local_until:
+        for problem in _waiting_in_vain(plane, now):
+            return problem
+    return ""
+
+
+def _problems(plane: Plane, event: Event, effects: Effects, now: float) -> Iterator[str]:
+    match event:
+        case WorkerSaid():
+            yield from _said(plane, event, effects)
+        case WorkerConnected():
+            yield from _connected(plane, event, effects)
+        case CancelWanted():
+            yield from _cancelled(plane, event, effects)
+        case ReleaseWanted():
+            yield from _let_go(plane, event, effects)
+        case ShutdownWanted():
+            local = {worker.conn for worker in plane.workers.values() if worker.local and worker.conn is not None}
+            told = {conn for conn, message in effects.sends if isinstance(message, Shutdown)}
+            if local != told:
+                yield f"the control plane ends: connections {local} should hear of it, {told} do"
+        case Tick():
+            yield from _ended_idle(effects, now)
+        case _:
+            pass
+
+
+def _in_general(plane: Plane, effects: Effects, now: float) -> Iterator[str]:
+    for _, message in effects.sends:
+        attempt = plane.attempts.get(message.attempt) if isinstance(message, CancelAttempt) else None
+        if attempt is not None and attempt.over:
+            yield f"{attempt.id} is over, and its worker is told to cancel it"
+    if effects.rows or effects.fleet_changed:
+        yield from _room_left(plane, now)
+
+
+# ---------------------------------------------------------------- words of workers
+
+
+def _current(plane: Plane, conn: int, name: str) -> Attempt | None:
+    attempt, worker = plane.attempts.get(name), plane.by_conn.get(conn)
+    theirs = attempt is not None and worker is not None and attempt.worker == worker.id
+    return attempt if theirs and attempt is not None and not attempt.over else None
+
+
+def _said(plane: Plane, event: WorkerSaid, effects: Effects) -> Iterator[str]:
+    match event.message:
+        case Started(attempt=name):
+            attempt = _current(plane, event.conn, name)
+            if attempt and (attempt.started_at is None or plane.tasks[attempt.task].state is not State.RUNNING):
+                yield f"{name} has started, and is {plane.tasks[attempt.task].state.value}, {attempt}"
+        case Progress(attempt=name, text=text):
+            attempt = _current(plane, event.conn, name)
+            if attempt and (attempt.progress != text or plane.tasks[attempt.task].job not in effects.changed):
+                yield f"{name} is {text!r}, and {attempt.progress!r} is told"
+        case Finished(attempt=name):
+            if _current(plane, event.conn, name) and event.conn not in [conn for conn, _ in effects.closes]:
+                yield f"{name} has ended, and nothing follows from it"
+        case _:
+            pass
+
+
+def _connected(plane: Plane, event: WorkerConnected, effects: Effects) -> Iterator[str]:
+    if not any(isinstance(message, Welcome) for conn, message in effects.sends if conn == event.conn):
+        return
+    told = {message.attempt for _, message in effects.sends if isinstance(message, CancelAttempt)}
+    for held in event.hello.attempts:
+        attempt = _current(plane, event.conn, held.attempt)
+        if attempt and plane.tasks[attempt.task].cancel_wanted and attempt.id not in told:
+            yield f"{attempt.id} should be cancelled, and its worker is not told when it is back"
+        if attempt and held.started and attempt.started_at is None:
+            yield f"{attempt.id} has started, as its worker said when it came, and is not known to"
+        if attempt and not held.started and attempt.started_at is not None and not attempt.released:
+            yield f"{attempt.id} has not started, as its worker said when it came, and is known to"
+        if attempt and plane.tasks[attempt.task].state is State.UNREACHABLE:
+            yield f"{attempt.id} is back, and still told to be out of reach"
+
+
+def _cancelled(plane: Plane, event: CancelWanted, effects: Effects) -> Iterator[str]:
+    job = plane.jobs.get(event.job)
+    for task in job.tasks if job is not None else ():
+        if event.give_up and task.state is State.UNREACHABLE:
+            yield f"{task.id} is given up, and still {task.state.value}"
+        if task.state in (State.ASSIGNED, State.RUNNING) and task.attempt is not None:
+            told = [conn for conn, message in effects.sends if isinstance(message, CancelAttempt)]
+            conn = plane.workers[task.attempt.worker].conn
+            if told != ([conn] if conn is not None else []):
+                yield f"{task.id} is cancelled, connection {conn} should hear of it, {told} do"
+
+
+def _let_go(plane: Plane, event: ReleaseWanted, effects: Effects) -> Iterator[str]:
+    session = plane.session_of.get((event.owner, event.name))
+    if session is None:
+        return
+    conn = plane.workers[session.worker].conn
+    if conn is not None and (conn, EndSession(session=session.id)) not in effects.sends:
+        yield f"session {session.id} is let go of, and its worker is not told"
+    if not session.closing:
+        yield f"session {session.id} is let go of, and stays"
+
+
+def _ended_idle(effects: Effects, now: float) -> Iterator[str]:
+    for row in effects.rows.values():
+        if isinstance(row, Session) and row.closing and now - (row.idle_since or now) < row.idle_timeout_s:
+            yield f"{row} is ended since nobody used it"
+
+
+# ---------------------------------------------------------------- placing
+
+
+def _room_left(plane: Plane, now: float) -> Iterator[str]:
+    """Nothing waits that could be placed."""
+    candidates = known(plane, now)
+    for key in plane.queue.classes():
+        task_id = plane.queue.head(key)
+        job = plane.jobs[plane.tasks[task_id or ""].job]
+        session = plane.session_of.get(job.session_key) if job.session_key else None
+        if session is None:
+            chosen = pick(job.spec.requirements, candidates)
+            if chosen is not None:
+                yield f"{task_id} waits, and {chosen.name} has room for it"
+            continue
+        worker = plane.workers[session.worker]
+        if session.running is None and not session.closing and worker.conn is not None:
+            yield f"{task_id} waits, and nothing runs in session {session.id}"
+        if session_mismatch(job, session, worker) is not None and not session.closing and session.running is None:
+            yield f"{task_id} waits for a session that is none for it"
+
+
+def _waiting_in_vain(plane: Plane, now: float) -> Iterator[str]:
+    """Nothing waits that nobody could take: at each tick it is rejected."""
+    for task_id in plane.queue:
+        job = plane.jobs[plane.tasks[task_id].job]
+        session = plane.session_of.get(job.session_key) if job.session_key else None
+        if session is None and _is_head(plane, job) and _nobody_could(plane, job, now):
+            yield f"{task_id} waits, and nobody could take it"
+
+
+def _is_head(plane: Plane, job: Job) -> bool:
+    return plane.queue.head(plane.queue_key(job.tasks[0])) == job.tasks[0].id
+
+
+def _nobody_could(plane: Plane, job: Job, now: float) -> bool:
+    return not any(not unmet(job.spec.requirements, each) for each in known(plane, now))

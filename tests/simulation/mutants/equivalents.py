@@ -1,0 +1,38 @@
+"""Mutants that change nothing which must hold, each with the reason. Seeds may find none of them."""
+
+from __future__ import annotations
+
+_RESEND = "a resend is harmless"
+_NARROWS = "no event leads there: the guard says so to readers and to the type checker"
+
+#: Name -> the reason.
+EQUIVALENT: dict[str, str] = {
+    # ------------------------------------------------------------ said twice
+    "Ack-doubled": f"{_RESEND}: an offset is acknowledged once",
+    "verdicts-doubled": f"{_RESEND}: what is judged twice begins twice from the same offset",
+    "attempts.HeartbeatAck:1-doubled": "a heartbeat on its way counts too early, by far less than 0.2 leases",
+    "attempts.Forget:1-doubled": f"{_RESEND}: it is forgotten already",
+    "attempts.Forget:2-doubled": f"{_RESEND}: it is forgotten already",
+    "attempts.Recorded:1-doubled": f"{_RESEND}: it is recorded already",
+    "attempts.Recorded:2-doubled": f"{_RESEND}: it is recorded already",
+    "attempts.Recorded:1-dropped": "who says an end again has had his answer, or has it with his next verdict",
+    "link.Link._local:5": f"{_RESEND}: the session is known to have ended",
+    # ------------------------------------------------------------ written twice
+    "jobs._cancel_task:2-always": "the same row is committed once more",
+    "attempts.started:1": "the same rows are committed once more",
+    "sessions.close:1-always": "of two wishes to end a session the later gives the reason, and both are true",
+    "attempts._finished:4-always": "nothing else has room before the release: placing finds nothing",
+    "link.Link._judged:2-never": "the next tick ends what is not wanted",
+    "link.Link._judged:3-always": "nothing is let go of up to byte 0",
+    "link.Link._tell:1-always": "out of touch it goes nowhere; before the welcome the hello has said it already",
+    # ------------------------------------------------------------ never the case
+    "link.Link._welcome:1-always": "verdicts are of what the hello declared, and nothing is let go of in between",
+    "link.Link._unfit:2": "the control plane assigns nothing to a session that it ends",
+    "queue.Queue.remove:1": "only what waits is taken out",
+    "jobs._cancel_task:5-always": "a task that neither waits nor is over has an attempt",
+    "attempts.requeue_unstarted:1": _NARROWS,
+    "attempts.lose:1": _NARROWS,
+    "placing._into_session:1": _NARROWS,
+    "fleet.tick:2-always": "a worker in touch has been away for 0 s",
+    "fleet._refusal:3": "the tick closes the silent connection in the same half second; the newcomer comes again",
+}
