@@ -8,8 +8,6 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from gpulayer.protocol.messages import (
     Assign,
     Finished,
@@ -22,12 +20,12 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
     to_worker,
 )
-from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory, Outcome, State
+from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory
 from gpulayer_worker import link
-from gpulayer_worker.layout import AttemptRecord
-from tests.simulation.cellrun import LATE, CellRun
+from tests.simulation.cellrun import CellRun
 from tests.simulation.machine import Kernel, Machine
 from tests.simulation.network import End, Network
+from tests.simulation.notes import alone, held_in, late_events, record_of
 from tests.simulation.plans import Plan
 from tests.simulation.simulator import Call, Process, Violation
 
@@ -73,7 +71,7 @@ class Agent(Process):
         self._nonce = f"{self.sim.random.getrandbits(64):x}"
         self.sim.log(self.name, "agent starts")
         self._damage()
-        held = [_held(record) for record in machine.records.values()]
+        held = [held_in(record) for record in machine.records.values()]
         found = {name: kernel for name, kernel in machine.noted_sessions.items() if kernel.alive}
         machine.noted_sessions = dict(found)
         self.link = link.Link(held=held, sessions=found, now=machine.clock())
@@ -92,7 +90,7 @@ class Agent(Process):
     def _damage(self) -> None:
         """Seldom a record can't be read: its attempt is given up, though it had begun."""
         machine = self.machine
-        for name in [name for name, record in machine.records.items() if _alone(_held(record))]:
+        for name in [name for name, record in machine.records.items() if alone(held_in(record))]:
             if self.sim.random.random() < self.plan.damaged_records and machine.truth.known_to_run(name):
                 self.sim.log(self.name, f"the record of {name} is damaged")
                 self._drop(name)
@@ -236,7 +234,7 @@ class Agent(Process):
                 if not self._happens(self.plan.forgotten_words):
                     self.outgoing.append(Output(attempt=name, offset=offset, data=data))
             case link.Persist(attempt=name):
-                self.machine.records[name] = _record(self.link.held[name])
+                self.machine.records[name] = record_of(self.link.held[name])
             case link.Trim(attempt=name, offset=offset):
                 self._trim(name, offset)
             case link.SayHello():
@@ -244,7 +242,7 @@ class Agent(Process):
             case link.Drop(attempt=name):
                 self.runs.pop(name, None)
                 if self._happens(self.plan.late_events):
-                    self.after(self.sim.random.random(), self.emit, *_late_events(name))
+                    self.after(self.sim.random.random(), self.emit, *late_events(name))
                 self.after(0.05 * self.sim.random.random(), self._drop, name)  # in a thread: it may never happen
             case _:
                 self._act(effect)
@@ -362,47 +360,3 @@ class Agent(Process):
         self.emit(link.SessionGone(session=session, reason=reason))
         if self._happens(self.plan.late_events):
             self.after(self.sim.random.random(), self.emit, link.SessionGone(session=session, reason="heard twice"))
-
-
-def _late_events(name: str) -> tuple[link.Event, ...]:
-    outcome = Outcome(state=State.FAILED, problem=LATE)
-    return (
-        link.Doing(attempt=name, text=LATE),
-        link.Began(attempt=name),
-        link.SpoolGrew(attempt=name, end=10**9),
-        link.Ended(attempt=name, end=10**9, outcome=outcome),
-        link.GaveBack(attempt=name, reason=LATE),
-        link.Gone(attempt=name),
-    )
-
-
-def _alone(held: link.Held) -> bool:
-    """Whether an attempt has begun, in a kernel of its own."""
-    return held.began and held.assign.session is None
-
-
-def _record(held: link.Held) -> bytes:
-    record = AttemptRecord(
-        assign=held.assign,
-        began=held.began,
-        outcome=held.outcome,
-        end=held.end,
-        gone=held.gone,
-        recorded=held.recorded,
-    )
-    return msgspec.msgpack.encode(record)
-
-
-def _held(data: bytes) -> link.Held:
-    record = msgspec.msgpack.decode(data, type=AttemptRecord)
-    if record.assign is None:
-        raise Violation("a record without its assignment")
-    return link.Held(
-        assign=record.assign,
-        began=record.began,
-        outcome=record.outcome,
-        end=record.end,
-        gone=record.gone,
-        recorded=record.recorded,
-        spool_end=record.end or 0,
-    )

@@ -12,7 +12,7 @@ from gpulayer_server.core.state import Attempt, Job, Session, Worker
 
 def unfounded(plane: Plane) -> str:
     """The first thing in a plane that has no ground; '' when it is sound."""
-    for problem in (*_tasks(plane), *_workers(plane), *_sessions(plane), *_attempts(plane)):
+    for problem in (*_queue(plane), *_tasks(plane), *_workers(plane), *_sessions(plane), *_attempts(plane)):
         return problem
     return ""
 
@@ -21,10 +21,6 @@ def _tasks(plane: Plane) -> Iterator[str]:
     for job in plane.jobs.values():
         if all(task.done for task in job.tasks):
             yield f"the plane remembers job {job.id}, which is done"
-    for key in plane.queue.classes():
-        order = [plane.jobs[plane.tasks[task].job].n for task in plane.queue.members(key)]
-        if order != sorted(order):
-            yield f"class {key} waits in the order {order}"
     for task in plane.tasks.values():
         if (task.state is State.QUEUED) != (task.id in plane.queue):
             yield f"task {task.id} is {task.state.value}, in the queue: {task.id in plane.queue}"
@@ -35,6 +31,17 @@ def _tasks(plane: Plane) -> Iterator[str]:
             yield f"task {task.id} is queued with {attempt}"
         if (task.state is State.SUCCEEDED) and (attempt is None or attempt.end_offset is None):
             yield f"task {task.id} succeeded without an end of its stream"
+
+
+def _queue(plane: Plane) -> Iterator[str]:
+    for name in plane.queue:
+        if name not in plane.tasks:
+            yield f"{name} waits, and is no task"
+            return
+    for key in plane.queue.classes():
+        order = [plane.jobs[plane.tasks[task].job].n for task in plane.queue.members(key)]
+        if order != sorted(order):
+            yield f"class {key} waits in the order {order}"
 
 
 def _workers(plane: Plane) -> Iterator[str]:

@@ -145,7 +145,11 @@ def _room_left(plane: Plane, now: float) -> Iterator[str]:
     candidates = known(plane, now)
     for key in plane.queue.classes():
         task_id = plane.queue.head(key)
-        job = plane.jobs[plane.tasks[task_id or ""].job]
+        task = plane.tasks.get(task_id or "")
+        if task is None:
+            yield f"{task_id} waits, and is no task"
+            continue
+        job = plane.jobs[task.job]
         session = plane.session_of.get(job.session_key) if job.session_key else None
         if session is None:
             chosen = pick(job.spec.requirements, candidates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulayer.protocol.messages import Output
 from gpulayer.protocol.types import JobView, State
 from gpulayer_server.core.views import waiting_view
 from gpulayer_worker import link
@@ -187,19 +188,30 @@ def with_no_worker_at_all_that_is_said(make: Make) -> None:
     ended(world)
 
 
-@staged(seed=[*range(3)])
-def output_of_a_given_up_attempt_that_comes_late_is_not_taken(make: Make, seed: int) -> None:
-    """It was lost on its way; a careless worker says it again when it is back."""
-    world = make(seed, large_output=1.0, repeated_words=1.0)
-    world.clients[0].submit("key", spec(30.0))
-    world.run(2.0)
-    agent = world.agents[0]
+@staged()
+def output_of_a_given_up_attempt_that_comes_late_is_not_taken(make: Make) -> None:
+    """The stream ends with a mark after its last whole record, though it was given up within one."""
+    world = make(large_output=1.0)
+    world.network.weather.byte_s = 1e-5
+    world.clients[0].submit("key", spec(300.0))
+    plane, agent = world.control_plane, world.agents[0]
+    while not plane.plane.tasks or only_task(world).attempt is None:
+        world.run(0.1)
+    attempt = attempt_of(only_task(world)).id
+    while plane.streams.length(attempt) == 0:
+        world.run(0.1)
     assert agent.end is not None
+    assert plane.streams.length(attempt) < agent.link.held[attempt].spool_end
     world.network.break_off(agent.end, silent=True)
     world.network.part("w0", 40.0)
     world.run(25.0)
     assert only_task(world).state is State.UNREACHABLE
     world.clients[0].cancel("key", give_up=True)
+    while plane.plane.workers["id-w0"].conn is None:
+        world.run(0.001)
+    conn, end = plane.plane.workers["id-w0"].conn, plane.streams.length(attempt)
+    assert attempt in plane.plane.attempts
+    assert plane.output(conn, Output(attempt=attempt, offset=end, data=b"late")) is None
     assert [view.state for view in ended(world)] == [State.FAILED]
 
 

@@ -45,6 +45,7 @@ class Home:
         return bundle.manifest.digest
 
     def remove(self, name: str) -> str:
+        """Remove a file; the digest of the folder then."""
         (self.folder / f"{name}.py").unlink()
         return self.write()
 
@@ -74,10 +75,12 @@ def breaking(body: bytes) -> Iterator[bytes]:
 
 
 def contents(folder: Path, read: Callable[[Path], Any] = Path.read_text) -> dict[str, Any]:
+    """What the files of a folder hold, by name."""
     return {path.name: read(path) for path in folder.iterdir()}
 
 
 def sha(data: bytes) -> str:
+    """A blob's digest."""
     return hashlib.sha256(data).hexdigest()
 
 

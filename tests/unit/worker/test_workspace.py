@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -269,3 +270,41 @@ def test_names_of_any_bytes_are_remembered_between_agents(home: Home, workspaces
     with pytest.raises(SourceConflict) as conflict:
         Workspaces(workspaces._blobs, lambda: ENDPOINT).update(home.write(), session, state, quiet)
     assert conflict.value.paths == (odd.name,)
+
+
+def test_a_workspace_whose_making_broke_off_is_made_anew(home: Home, workspaces: Workspaces, session: Path) -> None:
+    left = session.with_name(f".{session.name}.new")
+    left.mkdir()
+    (left / "half.py").write_text("of an agent that died")
+    workspaces.update(home.write(train="A"), session, session.with_suffix(".json"), quiet)
+    assert contents(session) == {"train.py": "A"}
+    assert not left.exists()
+
+
+def test_a_workspace_that_was_made_but_not_noted_is_taken_up(home: Home, workspaces: Workspaces, session: Path) -> None:
+    state = session.with_suffix(".json")
+    workspaces.update(home.write(train="A", util="B"), session, state, quiet)
+    before = {path.name: stamps(path) for path in session.iterdir()}
+    state.unlink()
+    again = Workspaces(workspaces._blobs, lambda: ENDPOINT)
+    again.update(home.write(), session, state, quiet)
+    assert {path.name: stamps(path)[:2] for path in session.iterdir()} == {
+        name: each[:2] for name, each in before.items()
+    }
+
+
+def test_a_workspace_that_somebody_removed_is_made_anew(home: Home, workspaces: Workspaces, session: Path) -> None:
+    state = session.with_suffix(".json")
+    digest = home.write(train="A", util="B")
+    workspaces.update(digest, session, state, quiet)
+    shutil.rmtree(session)
+    workspaces.update(digest, session, state, quiet)
+    assert contents(session) == {"train.py": "A", "util.py": "B"}
+
+
+def test_what_cells_made_before_there_were_files_stays(home: Home, workspaces: Workspaces, session: Path) -> None:
+    state = session.with_suffix(".json")
+    workspaces.update("", session, state, quiet)
+    (session / "made.txt").write_text("here")
+    workspaces.update(home.write(train="A"), session, state, quiet)
+    assert contents(session) == {"made.txt": "here", "train.py": "A"}

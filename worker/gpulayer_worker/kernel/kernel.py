@@ -157,7 +157,8 @@ class SpoolKernel(IPythonKernel):
             self._dispatched.add(task)
             task.add_done_callback(self._dispatched.discard)
         else:  # ipykernel 6
-            self.schedule_dispatch(self.dispatch_shell, frames)
+            schedule: Any = getattr(self, "schedule_dispatch")  # noqa: B009 - not in ipykernel 7
+            schedule(self.dispatch_shell, frames)
 
     async def gpulayer_state_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Answers which attempt runs and which have run; see `Tee.state`."""
