@@ -162,6 +162,7 @@ def _agent(options: argparse.Namespace) -> int:
         name=options.name,
         slots=options.slots or usable_cores(),
         python=options.python,
+        control_plane=options.control_plane,
         agent_argv=agent_argv(options),
         local=options.local,
         portable=options.portable,

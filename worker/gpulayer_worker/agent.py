@@ -43,6 +43,7 @@ class Options:
     name: str
     slots: int
     python: str
+    control_plane: Path | None = None  # its data folder, where that is on this machine
     agent_argv: list[str] = field(default_factory=list[str])
     local: bool = False
     portable: bool = False
@@ -85,7 +86,7 @@ class Agent:
         self._keeper = KeeperLink(self.options.data, self.options.agent_argv, portable=self.options.portable)
         await self._keeper.start()
         self.kernels = Kernels(self.layout, self._keeper, python=self.options.python, warm=self.options.warm)
-        self.workspaces = Workspaces(Blobs(self.layout.blobs), self._endpoint_now)
+        self.workspaces = Workspaces(Blobs(self.layout.blobs), self._endpoint_now, self._blobs_beside)
         await self._find_what_was()
         await asyncio.to_thread(self.layout.furnish)
         self._channel = Channel(
@@ -106,6 +107,11 @@ class Agent:
         """End the agent."""
         if not self._done.done():
             self._done.set_result(code)
+
+    def _blobs_beside(self) -> Path | None:
+        """The control plane's own blobs, where its data folder lies on this machine."""
+        folder = self.options.control_plane
+        return folder / "blobs" if folder is not None else None
 
     def _endpoint_now(self) -> Endpoint:
         endpoint = self._find_endpoint()
