@@ -22,7 +22,11 @@ from typing import Any
 import nbformat
 from jupyter_client.manager import KernelManager
 
+from gpulayer.client.api import Api
+from gpulayer.protocol.endpoint import read_endpoint
+
 CELL_S = 300.0
+JOIN_S = 60.0
 GREY, RED, RESET = ("\x1b[90m", "\x1b[31m", "\x1b[0m") if sys.stdout.isatty() else ("", "", "")
 
 
@@ -54,12 +58,25 @@ def deployment(folder: Path, workers: list[str]) -> Iterator[Path]:
             command = [sys.executable, "-m", "gpulayer_worker", "join", "--control-plane", str(data)]
             command += ["--data", str(folder / name), "--name", name, "--slots", "2"]
             keepers.append(subprocess.Popen(command))
+        wait_for(data, workers)
         yield data
     finally:
         for process in [*keepers, server]:
             process.send_signal(signal.SIGTERM)
         for process in [*keepers, server]:
             process.wait(timeout=30)
+
+
+def wait_for(data: Path, workers: list[str]) -> None:
+    """Return once all workers have joined: a cell that no known worker could take is refused at once."""
+    endpoint = read_endpoint(data)
+    if endpoint is None:
+        raise RuntimeError(f"{data}/endpoint.json is not there")
+    api, deadline = Api(endpoint), time.monotonic() + JOIN_S
+    while not {worker.name for worker in api.workers() if worker.connected} >= set(workers):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{', '.join(workers)} did not join within {JOIN_S:.0f} s")
+        time.sleep(0.05)  # another process tells the control plane: there is nothing to wait for
 
 
 def run(path: Path, data: Path) -> int:

@@ -6,11 +6,12 @@ The shapes stand in `cells/`, whose README says how to add one. What is meant to
 from __future__ import annotations
 
 import difflib
-import importlib.util
+import functools
 import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -58,6 +59,16 @@ def read_shapes(path: Path) -> Iterator[Shape]:
         yield Shape(name=name, cells=cells, options=options)
 
 
+@functools.lru_cache
+def has(kernel: str, module: str) -> bool:
+    """Whether the kernel's interpreter has a module."""
+    python = PYTHON6 if kernel == "ipykernel6" else sys.executable
+    if not python:
+        return False  # these are skipped as a whole
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", look], check=False).returncode == 0
+
+
 def cases() -> list[Any]:
     """Each shape with each kernel; in `make test` a sample of them, the same every time."""
     everything = os.environ.get("GPULAYER_TEST_ALL") == "1"
@@ -67,8 +78,8 @@ def cases() -> list[Any]:
         for family, shape in shapes if everything else shapes[::part]:
             marks: list[pytest.MarkDecorator] = []
             needs = shape.options.get("needs")
-            if needs and importlib.util.find_spec(needs) is None:
-                marks.append(pytest.mark.skip(reason=f"{needs} is not installed"))
+            if needs and not has(kernel, needs):
+                marks.append(pytest.mark.skip(reason=f"{needs} is not installed for {kernel}"))
             if "fault" in shape.options:
                 marks.append(pytest.mark.xfail(strict=True, reason=shape.options["fault"]))
             found.append(pytest.param(kernel, shape, marks=marks, id=f"{kernel} {family}: {shape.name}"))
