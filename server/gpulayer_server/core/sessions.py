@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpulayer.protocol.messages import EndSession
 from gpulayer.protocol.types import Problem
 from gpulayer_server.core.events import Effects, ReleaseWanted
-from gpulayer_server.core.state import Session, Worker
+from gpulayer_server.core.state import ENDED_SESSIONS, Session, Worker
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
@@ -49,7 +49,10 @@ def ended(plane: Plane, worker: Worker, name: str, reason: str, out: Effects) ->
     if session.reason == RELEASED:
         plane.ended_sessions.pop(session.key, None)
     elif session.used:
+        plane.ended_sessions.pop(session.key, None)
         plane.ended_sessions[session.key] = session.reason
+        while len(plane.ended_sessions) > ENDED_SESSIONS:
+            del plane.ended_sessions[next(iter(plane.ended_sessions))]
 
 
 def end_idle(plane: Plane, now: float, out: Effects) -> None:

@@ -8,6 +8,8 @@ from gpulayer.protocol.types import TERMINAL, Device, Inventory, JobSpec, Outcom
 from gpulayer_server.core.lifecycle import check_move
 
 SessionKey = tuple[str, str]  # owner, name
+#: Of so many sessions that ended by themselves it is kept why, for the next cell that names one.
+ENDED_SESSIONS = 1000
 JobKey = tuple[str, str]  # owner, idempotency key
 
 

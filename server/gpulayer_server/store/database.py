@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gpulayer_server.core.state import Attempt, Job, Snapshot
+from gpulayer_server.core.state import ENDED_SESSIONS, Attempt, Job, Snapshot
 from gpulayer_server.store import rows
 from gpulayer_server.store.rows import Op
 
@@ -31,6 +31,7 @@ def _statements() -> dict[str, str]:
 STATEMENTS = _statements()
 
 
+_LOST = 5000  # a mark that is still to be written is of a loss just before the end: of one of the last
 _ROOM_BYTES = 1_000_000  # of less, SQLite finds none for its log and its index
 _ADVICE = {  # by SQLite's own words: its codes are known to Python 3.11 and later only
     "disk is full": "; make room on that disk, then try again",
@@ -123,9 +124,10 @@ class Store:
         snapshot = Snapshot(last_job_n=self._all("last_job_n")[0][0])
         snapshot.workers = [rows.worker(row) for row in self._all("workers")]
         snapshot.sessions = [rows.session(row) for row in self._all("open_sessions")]
-        snapshot.ended_sessions = {(owner, name): reason for owner, name, reason in self._all("ended_sessions")}
+        ended = reversed(self._all("ended_sessions", ENDED_SESSIONS))  # oldest first, as they came
+        snapshot.ended_sessions = {(owner, name): reason for owner, name, reason in ended}
         snapshot.attempts = [rows.attempt(row) for row in self._all("held_attempts")]
-        snapshot.lost = [name for (name,) in self._all("lost_attempts")]
+        snapshot.lost = [name for (name,) in self._all("lost_attempts", _LOST)]
         held = {attempt.id: attempt for attempt in snapshot.attempts}
         snapshot.jobs = [self._with_tasks(rows.job(row), held) for row in self._all("live_jobs")]
         return snapshot

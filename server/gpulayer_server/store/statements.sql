@@ -45,7 +45,7 @@ SELECT id, task_id, number, worker_id, session_id, devices, assigned_at, started
 FROM attempts INDEXED BY attempts_held WHERE released = 0 ORDER BY id
 
 -- name: lost_attempts
-SELECT id FROM attempts WHERE over = 1 AND end_offset IS NULL ORDER BY id
+SELECT id FROM attempts WHERE over = 1 AND end_offset IS NULL ORDER BY ended_at DESC, id LIMIT ?
 
 -- name: open_sessions
 SELECT id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason
@@ -57,7 +57,7 @@ WHERE closed = 1 AND used = 1 AND reason <> 'released' AND NOT EXISTS (
     SELECT 1 FROM sessions AS later
     WHERE later.owner = ended.owner AND later.name = ended.name AND later.opened_at > ended.opened_at
         AND (later.used = 1 OR (later.closed = 1 AND later.reason = 'released'))
-)
+) ORDER BY opened_at DESC LIMIT ?
 
 -- name: workers
 SELECT id, name, slots, local, inventory, last_seen_at FROM workers ORDER BY id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulayer.protocol.messages import Assign, EndSession, Welcome
 from gpulayer.protocol.types import State
+from gpulayer_server.core.state import ENDED_SESSIONS
 
 
 def opened(world, **options):
@@ -158,6 +159,15 @@ def test_the_note_is_gone_once_the_new_session_was_used(world):
     world.start(conn, attempt)
     world.finish(conn, attempt)
     assert world.submit(session="s").notes == ()
+
+
+def test_of_many_ends_the_oldest_is_forgotten(world):
+    conn, session = opened(world)
+    world.plane.ended_sessions.update({("ann", f"old{n}"): "its kernel died" for n in range(ENDED_SESSIONS)})
+    world.session_ended(conn, session.id)
+    assert len(world.plane.ended_sessions) == ENDED_SESSIONS
+    assert ("ann", "old0") not in world.plane.ended_sessions
+    assert list(world.plane.ended_sessions)[-1] == ("ann", "s")
 
 
 def test_nobody_is_told_of_an_end_that_its_owner_wanted(world):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpulayer.protocol.types import CellSpec, Inventory, JobSpec, Outcome, State
-from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from gpulayer_server.core.state import ENDED_SESSIONS, Attempt, Job, Session, Task, Worker
 from gpulayer_server.store.database import STATEMENTS, Store, StoreError
 from gpulayer_server.store.rows import encode
 
@@ -117,6 +117,13 @@ def test_sessions_that_ended_by_themselves_are_remembered_until_they_open_again(
     put(store, a_session("let-go", closed=True, reason="released"))
     put(store, a_session("again", closed=True, reason="its kernel died"), a_session("again", opened_at=2.0))
     assert store.load().ended_sessions == {("ana", "died"): "its kernel died"}
+
+
+def test_of_many_such_sessions_the_newest_are_loaded_oldest_first(store: Store) -> None:
+    names = [f"s{n}" for n in range(ENDED_SESSIONS + 3)]
+    ended = [a_session(name, opened_at=float(n), closed=True, reason="died") for n, name in enumerate(names)]
+    put(store, *ended)
+    assert [name for _, name in store.load().ended_sessions] == names[3:]
 
 
 def test_history_is_the_owners_newest_first(store: Store) -> None:
