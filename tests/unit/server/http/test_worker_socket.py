@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -123,7 +124,8 @@ def test_a_bad_frame_is_refused_and_closes_it(worker: Any, frame: bytes) -> None
 
 def test_what_comes_after_a_bad_frame_is_not_looked_at(worker: Any, attempt: str, plane: Any) -> None:
     worker.socket.send(b"\x02")
-    worker.say(Output(attempt=attempt, offset=0, data=TEXT))
+    with contextlib.suppress(ConnectionClosed):  # where the other side was quicker, nothing comes at all
+        worker.say(Output(attempt=attempt, offset=0, data=TEXT))
     assert closed(worker) == "bad frame"
     until(lambda: not plane.do(lambda: plane.service.shell.links), "the connection's end")
     assert plane.do(lambda: plane.service.shell.streams.length(attempt)) == 0
