@@ -17,6 +17,7 @@ from gpulayer.protocol.messages import (
     Progress,
     Released,
     Started,
+    Welcome,
     WorkerMessage,
     to_worker,
 )
@@ -66,6 +67,8 @@ class Agent(Process):
         self.outgoing: list[WorkerMessage] = []
         self.end = None
         self._closing = False
+        self._told: dict[tuple[type[WorkerMessage], str], int] = {}  # since the welcome, of attempts: with which event
+        self._event_n = 0
         self._closed: set[str] = set()  # sessions that this agent was told to close
         self._backoff_s = _FIRST_BACKOFF_S
         self._nonce = f"{self.sim.random.getrandbits(64):x}"
@@ -198,6 +201,9 @@ class Agent(Process):
         now = self.machine.clock()
         for event in events:
             self.sim.events += 1
+            self._event_n += 1
+            if isinstance(event, link.Received) and isinstance(event.message, Welcome):
+                self._told.clear()
             if self.sim.trace is not None and not isinstance(event, link.Received):
                 self.sim.log(self.name, event)
             for effect in self.link.handle(event, now):
@@ -231,7 +237,7 @@ class Agent(Process):
                 self._say(message)
             case link.SendOutput(attempt=name, offset=offset, size=size):
                 data = self.machine.spools[name].read(offset, size)
-                if not self._happens(self.plan.forgotten_words):
+                if not self._happens(self.plan.forgotten_output):
                     self.outgoing.append(Output(attempt=name, offset=offset, data=data))
             case link.Persist(attempt=name):
                 self.machine.records[name] = record_of(self.link.held[name])
@@ -253,6 +259,10 @@ class Agent(Process):
     def _say(self, message: WorkerMessage) -> None:
         if isinstance(message, _OF_HELD) and message.attempt not in self.link.held:
             raise Violation(f"{self.name} says {message}, and holds nothing of that name")
+        if isinstance(message, (Started, Finished, Released)):
+            said_with = self._told.setdefault((type(message), message.attempt), self._event_n)
+            if said_with != self._event_n:
+                raise Violation(f"{self.name} says {message} twice after one welcome")
         if not (isinstance(message, (Started, Progress)) and self._happens(self.plan.forgotten_words)):
             self.outgoing.append(message)
 
@@ -278,7 +288,7 @@ class Agent(Process):
 
     def _stop(self, reason: str, *, refused: bool) -> None:
         self.stopped = reason
-        if refused or not self.machine.local or not self.control_plane.ending:
+        if refused or not self.machine.local or not self.control_plane.ended:
             raise Violation(f"{self.name} is told to end: {reason}")
         self.sim.log(self.name, "ends:", reason)
         self.crash_and_return()  # whoever starts the control plane again starts it, too
@@ -317,6 +327,8 @@ class Agent(Process):
     def _trim(self, name: str, offset: int) -> None:
         self.machine.truth.check_trim(name, offset, self.control_plane.streams.length(name))
         spool = self.machine.spools.get(name)
+        if spool is not None and offset < spool.trimmed:
+            raise Violation(f"{name}: byte {offset} is acknowledged, {spool.trimmed} were before")
         if spool is not None and spool.reply is None:  # the last records tell a new agent how it ended
             spool.trimmed = max(spool.trimmed, offset)
 

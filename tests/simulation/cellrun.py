@@ -124,6 +124,8 @@ class CellRun:
         machine.spools.setdefault(self.name, Spool())
         machine.watches[self.name] = self._look
         self._look()
+        if not self.agent.up:  # it died of what it saw
+            return
         if not kernel.alive:
             self._died()
             return

@@ -45,6 +45,9 @@ def _queue(plane: Plane) -> Iterator[str]:
 
 
 def _workers(plane: Plane) -> Iterator[str]:
+    for conn, worker in plane.by_conn.items():
+        if worker.conn != conn:
+            yield f"connection {conn} counts as that of {worker.name}, whose is {worker.conn}"
     for worker in plane.workers.values():
         held = [device.uuid for devices in worker.holders.values() for device in devices]
         if worker.slots_free < 0 or len(set(held)) < len(held):

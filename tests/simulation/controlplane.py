@@ -143,6 +143,7 @@ class ControlPlane(Process):
         self.crashing_releases = 0.0  # probability: it dies between a commit and the last message that follows from it
         self.doubled_answers = 0.0  # probability: of a frame in which everything is said twice
         self.careless_workers = False  # they say words again, or forget some
+        self.ended = False  # once, in order: what was said then may arrive much later
         self.expects_local = False  # a local worker is started with it
         self._conns = 0
 
@@ -157,7 +158,7 @@ class ControlPlane(Process):
         self.links: dict[int, ServerSocket] = {}
         self._sockets: list[ServerSocket] = []
         self.outbox: deque[Unit] = deque()
-        self.failing = self.ending = False
+        self.failing = False
         self._requests: dict[int, Reply] = {}
         self._request_n = 0
         self._waiting: list[list[Op]] = []  # units that the committer has not taken yet
@@ -192,7 +193,7 @@ class ControlPlane(Process):
     def end(self) -> None:
         """Say to the local workers that it is about to end."""
         if self.up and not self.host.asleep:
-            self.ending = True
+            self.ended = True
             self.handle(ShutdownWanted(reason="nobody needs it"))
 
     def bytes_missing(self) -> None:
@@ -357,6 +358,8 @@ class ControlPlane(Process):
 
     def _answer(self, unit: Unit) -> None:
         for request, answer in unit.effects.replies:
+            if isinstance(answer, JobView) and self.store.job(answer.id) is None:
+                raise Violation(f"{answer.id} is answered, and not in the store")
             self._requests.pop(request)(answer)
         for view in unit.views:
             self.truth.told(view)

@@ -111,6 +111,8 @@ def _connected(plane: Plane, event: WorkerConnected, effects: Effects) -> Iterat
 def _cancelled(plane: Plane, event: CancelWanted, effects: Effects) -> Iterator[str]:
     job = plane.jobs.get(event.job)
     for task in job.tasks if job is not None else ():
+        if task.state is State.QUEUED or not (task.cancel_wanted or task.terminal):
+            yield f"{task.id} is cancelled, and still {task.state.value}"
         if event.give_up and task.state is State.UNREACHABLE:
             yield f"{task.id} is given up, and still {task.state.value}"
         if task.state in (State.ASSIGNED, State.RUNNING) and task.attempt is not None:

@@ -50,7 +50,8 @@ class Plan:
     crashing_effects: float = 0.0  # an agent dies between two of the effects of one event
     damaged_records: float = 0.0  # a new agent can't read an attempt's record
     repeated_words: float = 0.0  # a worker says again something that it said before
-    forgotten_words: float = 0.0  # a worker does not say something: that a program began, or some of its output
+    forgotten_words: float = 0.0  # a worker does not say that a program began, or what it does before that
+    forgotten_output: float = 0.0  # a worker does not send some of its output
     late_events: float = 0.0  # what happened to an attempt or a session is heard once more, when it is let go of
     doubled_answers: float = 0.0  # the control plane says something twice
     small_frames: float = 0.0  # a frame ends wherever the sender had the time, not with all that there is to say
@@ -82,7 +83,8 @@ def draw_plan(rng: Random) -> Plan:
         crashing_effects=rng.choice((0.0, 0.0, 0.003)),
         damaged_records=rng.choice((0.0, 0.0, 0.1)),
         repeated_words=rng.choice((0.0, 0.0, 0.2)),
-        forgotten_words=rng.choice((0.0, 0.0, 0.02)),
+        forgotten_words=rng.choice((0.0, 0.0, 0.1)),
+        forgotten_output=rng.choice((0.0, 0.0, 0.02)),
         late_events=rng.choice((0.0, 0.2)),
         doubled_answers=rng.choice((0.0, 0.1)),
         small_frames=rng.choice((0.1, 1.0)),

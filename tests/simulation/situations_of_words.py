@@ -79,6 +79,54 @@ def a_new_agent_ends_what_the_one_before_it_was_told_to_end(make: Make) -> None:
     assert [view.attempts for view in ended(world)] == [2]
 
 
+@staged()
+def an_end_is_told_after_the_last_byte_of_much_output(make: Make) -> None:
+    """More than may be on its way at a time: bytes that wait for an acknowledgement come before the end."""
+    world = make(large_output=34.0)
+    world.clients[0].submit("key", spec(0.5))
+    (view,) = ended(world)
+    assert (view.state, (view.end_offset or 0) > link.WINDOW_BYTES) == (State.SUCCEEDED, True)
+    assert not said(world, "drops connection")
+
+
+@staged(seed=[*range(8)])
+def an_agent_that_dies_before_the_first_output_has_its_attempt_noted(make: Make, seed: int) -> None:
+    world = make(seed)
+    world.clients[0].submit("key", spec(5.0))
+    while not world.truth.programs:
+        world.run(0.001)
+    world.crash_agent(world.agents[0], 0.5)
+    assert [view.attempts for view in ended(world)] == [1]
+    assert len(world.truth.programs) == 1
+
+
+@staged()
+def a_session_that_ends_between_hello_and_welcome_is_told_of(make: Make) -> None:
+    world = make(workers=((1, 0),))
+    world.clients[0].submit("key", spec(0.1, session="a"))
+    world.run(5.0)
+    agent, kernel = world.agents[0], world.machines[0].kernels[0]
+    world.network.weather.delay_s = 0.5
+    world.leave_half_open(agent)
+    while agent.end is None:
+        world.run(0.001)
+    kernel.die()
+    world.run(0.05)
+    assert not agent.link.welcomed
+    world.run(5.0)
+    assert world.control_plane.plane.sessions == {}
+    ended(world)
+
+
+@staged()
+def a_start_that_nobody_told_of_is_known_with_the_end(make: Make) -> None:
+    world = make(forgotten_words=1.0)
+    world.clients[0].submit("key", spec(2.0))
+    (view,) = ended(world)
+    assert view.state is State.SUCCEEDED
+    assert view.started_at is not None
+
+
 # ---------------------------------------------------------------- cancelling
 
 
@@ -192,26 +240,28 @@ def with_no_worker_at_all_that_is_said(make: Make) -> None:
 def output_of_a_given_up_attempt_that_comes_late_is_not_taken(make: Make) -> None:
     """The stream ends with a mark after its last whole record, though it was given up within one."""
     world = make(large_output=1.0)
-    world.network.weather.byte_s = 1e-5
+    world.network.weather.byte_s = 1e-5  # the first record is some seconds on its way
     world.clients[0].submit("key", spec(300.0))
-    plane, agent = world.control_plane, world.agents[0]
-    while not plane.plane.tasks or only_task(world).attempt is None:
-        world.run(0.1)
+    spools = world.machines[0].spools
+    while not any(spool.data for spool in spools.values()):
+        world.run(0.01)
+    plane, end = world.control_plane, world.agents[0].end
     attempt = attempt_of(only_task(world)).id
-    while plane.streams.length(attempt) == 0:
-        world.run(0.1)
-    assert agent.end is not None
-    assert plane.streams.length(attempt) < agent.link.held[attempt].spool_end
-    world.network.break_off(agent.end, silent=True)
+    assert end is not None
+    world.network.break_off(end, silent=True)
     world.network.part("w0", 40.0)
+    part = Output(attempt=attempt, offset=0, data=bytes(spools[attempt].data[:1000]))
+    assert plane.output(plane.plane.workers["id-w0"].conn or 0, part) == 1000  # all that came of a larger record
     world.run(25.0)
     assert only_task(world).state is State.UNREACHABLE
     world.clients[0].cancel("key", give_up=True)
     while plane.plane.workers["id-w0"].conn is None:
         world.run(0.001)
-    conn, end = plane.plane.workers["id-w0"].conn, plane.streams.length(attempt)
+    conn, length = plane.plane.workers["id-w0"].conn or 0, plane.streams.length(attempt)
     assert attempt in plane.plane.attempts
-    assert plane.output(conn, Output(attempt=attempt, offset=end, data=b"late")) is None
+    assert plane.output(conn, Output(attempt=attempt, offset=length, data=b"late")) is None
+    world.crash_control_plane(0.5)  # the next one sees what is in the file
+    world.run(3.0)
     assert [view.state for view in ended(world)] == [State.FAILED]
 
 

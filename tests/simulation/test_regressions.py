@@ -8,21 +8,21 @@ from tests.simulation.chaos import run_seed
 from tests.simulation.mutants.running import find
 
 #: The first seed that finds each fault, of those that the code once had or nearly had.
+#: (A lease that begins anew with the agent is found by a staged situation: no seed of the first 700 comes to it.)
 FOUND_BY = {
-    "gap-not-noticed": 31,
-    "marks-not-made-up": 22,
-    "keys-forgotten-at-once": 57,
-    "lost-attempt-frees-session": 6,
-    "session-use-forgotten": 13,
-    "unstarted-while-running": 256,
-    "given-back-unheard": 21,
-    "released-before-over": 9,
+    "gap-not-noticed": 17,
+    "marks-not-made-up": 133,
+    "keys-forgotten-at-once": 103,
+    "lost-attempt-frees-session": 68,
+    "session-use-forgotten": 38,
+    "unstarted-while-running": 786,
+    "given-back-unheard": 22,
+    "released-before-over": 3,
     "lease-end-is-failure": 3,
-    "lease-anew-with-the-agent": 289,
-    "session-end-untold": 150,
-    "cell-into-an-ended-session": 2,
-    "giving-back-not-persisted": 15,
-    "stream-not-cut": 97,
+    "session-end-untold": 273,
+    "cell-into-an-ended-session": 9,
+    "giving-back-not-persisted": 31,
+    "stream-not-cut": 68,
 }
 
 

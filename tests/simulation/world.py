@@ -44,7 +44,7 @@ class World:
         )
         self.control_plane.commit_s = plan.commit_s
         self.control_plane.doubled_answers = plan.doubled_answers
-        self.control_plane.careless_workers = plan.repeated_words > 0 or plan.forgotten_words > 0
+        self.control_plane.careless_workers = plan.repeated_words > 0 or plan.forgotten_output > 0
         self.control_plane.expects_local = plan.local
         self.control_plane.failing_commits = plan.failing_commits
         self.control_plane.crashing_releases = plan.crashing_releases
@@ -161,7 +161,7 @@ class World:
         plane = self.control_plane
         self.network.heal()
         plane.failing_commits = plane.crashing_releases = 0.0
-        self.plan.crashing_effects = self.plan.unlucky_kernels = self.plan.forgotten_words = 0.0
+        self.plan.crashing_effects = self.plan.unlucky_kernels = self.plan.forgotten_output = 0.0
         for host in (plane.host, *self.machines):
             host.wake()
         self.sim.log("world", "settles")

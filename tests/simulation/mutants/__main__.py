@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.simulation.mutants.catalog import MUTANTS
 from tests.simulation.mutants.equivalents import EQUIVALENT
-from tests.simulation.mutants.running import find, run_here
+from tests.simulation.mutants.running import UNCHANGED, find, run_here
 
 LEAST_PERCENT = 95.0
 
@@ -43,12 +43,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.one:
-        code = run_here(MUTANTS[args.one], args.seconds, args.start)
+        code = run_here(None if args.one == UNCHANGED else MUTANTS[args.one], args.seconds, args.start)
         print(time.process_time())
         return code
     names = [name for name in MUTANTS if not args.names or name.startswith(tuple(args.names))]
     if not names:
         parser.error(f"no mutant is named {' or '.join(args.names)}")
+    unchanged = find(UNCHANGED, args.seconds, args.start)
+    if unchanged.verdict != "missed":
+        print(f"the code as it is fails: {unchanged.line}")
+        return 1
     with ThreadPoolExecutor(args.jobs) as pool:
         verdicts = Counter(pool.map(lambda name: _say(name, args.seconds, args.start), names))
     found, missed = verdicts["found"], verdicts["MISSED"] + verdicts["FAULTY"]

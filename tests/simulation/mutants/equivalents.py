@@ -17,6 +17,7 @@ EQUIVALENT: dict[str, str] = {
     "attempts.Recorded:2-doubled": f"{_RESEND}: it is recorded already",
     "attempts.Recorded:1-dropped": "who says an end again has had his answer, or has it with his next verdict",
     "link.Link._local:5": f"{_RESEND}: the session is known to have ended",
+    "fleet._verdict:3-never": "the worker says right after the welcome what its hello said: no process is left",
     # ------------------------------------------------------------ written twice
     "jobs._cancel_task:2-always": "the same row is committed once more",
     "attempts.started:1": "the same rows are committed once more",

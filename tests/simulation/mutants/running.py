@@ -24,6 +24,8 @@ from tests.simulation.mutants.mutant import Finder, Mutant
 
 ROOT = Path(__file__).resolve().parents[3]
 
+UNCHANGED = "unchanged"  # in the place of a mutant's name: the code as it is
+
 _FOUND, _MISSED, _FAULTY = 10, 11, 12  # exit codes that no accident has
 _VERDICTS = {_FOUND: "found", _MISSED: "missed", _FAULTY: "faulty"}
 _FIRST_SEEDS = 10  # before what is staged
@@ -50,9 +52,10 @@ class Result:
         return self.verdict == "found"
 
 
-def run_here(mutant: Mutant, seconds: float, start: int) -> int:
-    """In this process, which must not have imported the code yet: an exit code."""
-    sys.meta_path.insert(0, Finder(mutant))
+def run_here(mutant: Mutant | None, seconds: float, start: int) -> int:
+    """In this process, which must not have imported the code yet: an exit code. None: the code as it is."""
+    if mutant is not None:
+        sys.meta_path.insert(0, Finder(mutant))
     runs = _runs(start)  # imports all that there is to import
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     signal.signal(signal.SIGVTALRM, _too_long)
