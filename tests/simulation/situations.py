@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from gpulayer.protocol.messages import Heartbeat, Released
 from gpulayer.protocol.types import State
+from gpulayer_server.core.events import WorkerSaid
 from tests.simulation.clients import spec
 from tests.simulation.staging import Make, attempt_of, ended, only_task, said, staged
 
@@ -22,6 +24,22 @@ def a_half_open_socket_is_replaced_by_the_same_agent(make: Make) -> None:
     assert (only_task(world).state, attempt_of(only_task(world)).id) == (State.RUNNING, attempt)
     assert not said(world, "tells", "unreachable")
     assert [view.attempts for view in ended(world)] == [1]
+
+
+@staged()
+def words_on_a_connection_that_was_replaced_are_not_heard(make: Make) -> None:
+    world = make()
+    world.clients[0].submit("key", spec(100.0))
+    world.run(3.0)
+    plane, attempt = world.control_plane, attempt_of(only_task(world))
+    old = plane.plane.workers["id-w0"].conn or 0
+    world.leave_half_open(world.agents[0])
+    world.run(1.0)
+    plane.handle(WorkerSaid(conn=old, message=Heartbeat(notes=("late",))))
+    plane.handle(WorkerSaid(conn=old, message=Released(attempt=attempt.id)))
+    assert plane.plane.workers["id-w0"].notes == ()
+    assert (only_task(world).state, attempt.released) == (State.RUNNING, False)
+    assert [view.state for view in ended(world)] == [State.SUCCEEDED]
 
 
 @staged()
@@ -188,6 +206,19 @@ def a_session_let_go_of_while_its_first_cell_starts_leaves_no_kernel(make: Make)
     assert world.machines[0].kernels == []
     assert world.control_plane.plane.sessions == {}
     assert all(view.terminal for view in ended(world))
+
+
+@staged()
+def a_session_that_is_ended_twice_is_closed_once(make: Make) -> None:
+    world = make(doubled_answers=1.0)
+    world.clients[0].submit("key", spec(0.1, session="a"))
+    world.run(5.0)
+    world.clients[0].release("a")
+    world.run(2.0)
+    assert len(said(world, "sends", "EndSession(")) == 1
+    assert "EndSession(session=s-1-1) EndSession(session=s-1-1)" in said(world, "sends", "EndSession(")[0]
+    assert world.machines[0].kernels == []
+    ended(world)
 
 
 @staged()
