@@ -280,7 +280,9 @@ class Shell:
             for link in list(self.links.values()):
                 link.drop("the control plane is recovering from a failed write")
         if self._committing == 0:
+            expected_until = self.plane.local_expected_until  # a local worker may still be on its way
             self.plane = self._load(names=self.plane.names)
+            self.plane.local_expected_until = expected_until
             self._committer.reset()
             self._failing = False
 

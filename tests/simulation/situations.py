@@ -93,6 +93,24 @@ def bytes_that_were_under_way_when_the_socket_broke_come_again(make: Make) -> No
     assert (view.end_offset or 0) > 1_000_000
 
 
+@staged()
+def a_lost_frame_is_noticed_with_the_next_one(make: Make) -> None:
+    world = make()
+    world.clients[0].submit("key", spec(1.0))
+    while not world.truth.programs:
+        world.run(0.01)
+    (program,) = world.truth.programs.values()
+    world.network.weather.lost = 1.0
+    while program.live:
+        world.run(0.01)
+    world.run(0.01)
+    world.network.weather.lost = 0.0
+    world.run(8.0)
+    assert said(world, "breaks off: frame")
+    assert [view.state for view in world.truth.views.values()] == [State.SUCCEEDED]
+    ended(world)
+
+
 # ---------------------------------------------------------------- leases
 
 
