@@ -124,12 +124,11 @@ class Source:
                 if pause_s is None:
                     raise ControlPlaneError(f"{text}; run the cell again") from error
                 tell(f"◌ {text}; sending the rest in {pause_s:g} s, try {number} of {len(PAUSES_S) + 1}")
-                time.sleep(pause_s)  # a connection has no news of who comes back
             except RequestRefused as error:
                 # After a break it may be started again, with another token, which its file does not say yet.
                 if error.problem.status != 401 or number == 2 or not moves or pause_s is None:
                     raise
-                time.sleep(pause_s)
+            time.sleep(pause_s)  # a connection has no news of who comes back
             if moves:
                 endpoint = read_endpoint(self._data) or endpoint
 

@@ -267,12 +267,13 @@ class _Input:
         self._rest = b""
         self._at = 0
         self._broken: tuple[type[Exception], ...] = ()
-        magic = self._exactly(len(MAGIC), "before its header was whole")
+        # Past the buffer: what follows the header may be coded.
+        magic = _whole(self._read, len(MAGIC), "before its header was whole")
         if magic != MAGIC:
             if magic[:-1] == MAGIC[:-1]:
                 raise PackError(f"pack version {magic[-1]} is not {MAGIC[-1]}; update GPUlayer on the older side")
             raise PackError(f"these bytes are no pack of blobs (they begin with {magic!r})")
-        coding = self._exactly(1, "before its header was whole")[0]
+        coding = _whole(self._read, 1, "before its header was whole")[0]
         if coding == _ZSTD:
             self._read, self._broken = _unpacked(stream)
         elif coding != _PLAIN:
@@ -291,23 +292,17 @@ class _Input:
 
     def exactly(self, size: int, where: str) -> bytes:
         """So many bytes, or `PackError`."""
-        data = self.some(size)
-        while len(data) < size:
-            more = self.some(size - len(data))
-            if not more:
-                raise PackError(f"the pack ends {where}; send it again")
-            data += more
-        return data
+        return _whole(self.some, size, where)
 
-    def _exactly(self, size: int, where: str) -> bytes:
-        """Past the buffer: what follows may be coded."""
-        data = b""
-        while len(data) < size:
-            more = self._read(size - len(data))
-            if not more:
-                raise PackError(f"the pack ends {where}; send it again")
-            data += more
-        return data
+
+def _whole(read: Callable[[int], bytes], size: int, where: str) -> bytes:
+    data = read(size)
+    while len(data) < size:
+        more = read(size - len(data))
+        if not more:
+            raise PackError(f"the pack ends {where}; send it again")
+        data += more
+    return data
 
 
 def _unpacked(stream: Any) -> tuple[Callable[[int], bytes], tuple[type[Exception], ...]]:

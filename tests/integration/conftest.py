@@ -13,6 +13,14 @@ from tests.support.processes import until
 FILES = {"train.py": 'LR = 0.1\n\n\ndef step(n):\n    """One step."""\n    return 1 / n\n'}
 
 
+@pytest.fixture
+def plane() -> Iterator[Deployment]:
+    """A control plane of the test's own, which it may kill."""
+    with Deployment() as deployment:
+        deployment.plane.start()
+        yield deployment
+
+
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Deployment]:
     """A control plane with two workers: alpha takes what comes, beta what names it (it has one slot)."""

@@ -89,14 +89,6 @@ class Relay:
 
 
 @pytest.fixture
-def plane() -> Iterator[Deployment]:
-    """A control plane of the test's own, which it may kill."""
-    with Deployment() as deployment:
-        deployment.plane.start()
-        yield deployment
-
-
-@pytest.fixture
 def relay(plane: Deployment) -> Iterator[Relay]:
     """A way to that control plane that can break."""
     relay = Relay(lambda: plane.plane.endpoint)

@@ -178,14 +178,6 @@ def test_a_mode_arrives_without_the_file_being_written(kept: Kept) -> None:
 
 
 @pytest.fixture
-def plane() -> Iterator[Deployment]:
-    """A control plane of the test's own, which it may kill."""
-    with Deployment() as deployment:
-        deployment.plane.start()
-        yield deployment
-
-
-@pytest.fixture
 def source(tmp_path: Path) -> Source:
     """A notebook's side."""
     return Source(tmp_path / "client")

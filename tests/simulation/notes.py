@@ -31,28 +31,12 @@ def alone(held: link.Held) -> bool:
 
 def record_of(held: link.Held) -> bytes:
     """What stands on the disk of an attempt."""
-    noted = AttemptRecord(
-        assign=held.assign,
-        began=held.began,
-        outcome=held.outcome,
-        end=held.end,
-        gone=held.gone,
-        recorded=held.recorded,
-    )
-    return msgspec.msgpack.encode(noted)
+    return msgspec.msgpack.encode(AttemptRecord.of(held, assign=held.assign))
 
 
 def held_in(data: bytes) -> link.Held:
     """The attempt that a record on the disk holds."""
-    record = msgspec.msgpack.decode(data, type=AttemptRecord)
-    if record.assign is None:
+    held = msgspec.msgpack.decode(data, type=AttemptRecord).held()
+    if held is None:
         raise Violation("a record without its assignment")
-    return link.Held(
-        assign=record.assign,
-        began=record.began,
-        outcome=record.outcome,
-        end=record.end,
-        gone=record.gone,
-        recorded=record.recorded,
-        spool_end=record.end or 0,
-    )
+    return held

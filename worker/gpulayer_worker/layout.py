@@ -46,6 +46,32 @@ class AttemptRecord(Struct, frozen=True, kw_only=True):
     gone: bool = False
     recorded: bool = False
 
+    @classmethod
+    def of(cls, held: Held, *, assign: Assign | None) -> AttemptRecord:
+        """What is to be found of an attempt; `assign` is None once the log has the assignment."""
+        return cls(
+            assign=assign,
+            began=held.began,
+            outcome=held.outcome,
+            end=held.end,
+            gone=held.gone,
+            recorded=held.recorded,
+        )
+
+    def held(self) -> Held | None:
+        """The attempt as it was left; None without its assignment."""
+        if self.assign is None:
+            return None
+        return Held(
+            assign=self.assign,
+            began=self.began,
+            outcome=self.outcome,
+            end=self.end,
+            gone=self.gone,
+            recorded=self.recorded,
+            spool_end=self.end or 0,
+        )
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -112,14 +138,7 @@ class Layout:
             self._furnished(folder)
             fd = os.open(path, flags)
         try:
-            record = AttemptRecord(
-                assign=None if os.fstat(fd).st_size else held.assign,
-                began=held.began,
-                outcome=held.outcome,
-                end=held.end,
-                gone=held.gone,
-                recorded=held.recorded,
-            )
+            record = AttemptRecord.of(held, assign=None if os.fstat(fd).st_size else held.assign)
             _append(fd, encode(_STATE, msgspec.msgpack.encode(record)), path)
         finally:
             os.close(fd)
@@ -170,21 +189,12 @@ class Layout:
             shutil.rmtree(folder, ignore_errors=True)
         for folder in sorted(self.data.glob("attempts/*")):
             record = _last_record(folder / _LOG)
-            if record is None or record.assign is None:
+            held = record.held() if record is not None else None
+            if held is None:
                 # Nothing of it began: an attempt is written down first. The control plane decides what becomes of it.
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
-            found.append(
-                Held(
-                    assign=record.assign,
-                    began=record.began,
-                    outcome=record.outcome,
-                    end=record.end,
-                    gone=record.gone,
-                    recorded=record.recorded,
-                    spool_end=record.end or 0,
-                )
-            )
+            found.append(held)
         return found
 
     def drop(self, attempt: str) -> None:
