@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -196,7 +197,8 @@ def print_between_cells(kernel: Any, what: str) -> Any:
 def test_output_between_cells_stands_at_the_head_of_the_next(kernel: Any) -> None:
     output = print_between_cells(kernel, "print('between'); display('shown')")
     assert output.text() == "between\nnext\n"
-    assert output.order[:3] == ["stream", "display_data", "status"]
+    kinds = [kind for kind, _ in itertools.groupby(output.order)]  # the kernel may flush a line in two parts
+    assert kinds[:3] == ["stream", "display_data", "status"]
     assert output.order[-2:] == ["REPLY", "status"]
 
 
