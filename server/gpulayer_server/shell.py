@@ -51,6 +51,12 @@ class Follower(Protocol):
     def wake(self) -> None: ...
 
 
+class Watcher(Protocol):
+    """Someone who watches the whole fleet."""
+
+    def changed(self, jobs: set[str]) -> None: ...
+
+
 @dataclass
 class _Unit:
     effects: Effects
@@ -72,6 +78,7 @@ class Shell:
         self.plane = self._load(names=0)
         self.links: dict[int, WorkerLink] = {}
         self.followers: dict[str, set[Follower]] = {}
+        self.watchers: set[Watcher] = set()
         self.clients: set[object] = set()  # the clients that are connected: an embedded control plane stays for them
         self._conns = 0
         self._requests: dict[int, Reply] = {}
@@ -208,15 +215,23 @@ class Shell:
             self._tell_late({*effects.jobs} - {view.id for view in unit.views})
         for request, answer in effects.replies:
             self._requests.pop(request)(answer)
-        for view in unit.views:
-            for follower in list(self.followers.get(view.id, ())):
-                follower.update(view)
         for conn, reason in effects.closes:
             link = self.links.get(conn)
             if link is not None:
                 link.drop(reason)
+        self._tell(unit)
+
+    def _tell(self, unit: _Unit) -> None:
+        """Those who follow a job or watch the fleet see what a unit changed."""
+        for view in unit.views:
+            for follower in list(self.followers.get(view.id, ())):
+                follower.update(view)
+        effects = unit.effects
         if effects.fleet_changed and self._fleet_news is None:
             self._fleet_news = self._loop.call_later(0.1, self._tell_waiting)
+        if effects.rows or effects.fleet_changed:
+            for watcher in self.watchers:
+                watcher.changed({*effects.jobs})
 
     def _mark(self, attempt: str, why: str) -> None:
         try:

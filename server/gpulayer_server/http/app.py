@@ -8,6 +8,8 @@ from tornado import web
 
 from gpulayer_server.http import rest, source
 from gpulayer_server.http.client_socket import ClientSocket
+from gpulayer_server.http.events import EventsSocket
+from gpulayer_server.http.watch import WatchSocket
 from gpulayer_server.http.worker_socket import WorkerSocket
 from gpulayer_server.shell import Shell
 
@@ -24,6 +26,8 @@ def routes() -> list[tuple[str, type[web.RequestHandler]]]:
         (rf"/v1/jobs/{_ID}", rest.JobHandler),
         (rf"/v1/jobs/{_ID}/cancel", rest.CancelHandler),
         (rf"/v1/jobs/{_ID}/stream", rest.StreamSocket),
+        (rf"/v1/jobs/{_ID}/events", EventsSocket),
+        (r"/v1/watch", WatchSocket),
         (r"/v1/workers", rest.WorkersHandler),
         (r"/v1/sessions", rest.SessionsHandler),
         (r"/v1/sessions/([^/]{1,200})", rest.SessionHandler),

@@ -1,0 +1,148 @@
+"""The fleet, live: what a panel shows, by one websocket of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from tornado import websocket
+
+from gpulayer._version import __version__
+from gpulayer.protocol.types import JobView, SessionView, Struct, WorkerView
+from gpulayer_server.core.views import session_view, waiting_view, worker_view
+from gpulayer_server.http.base import Socket
+
+_PAUSE_S = 0.2  # between two messages: people see no more
+_JOBS = 50  # of those that ended
+_LIVE = 500  # of those that live: a queue of thousands is counted, not shown
+
+
+class Fleet(Struct, frozen=True, kw_only=True, tag="fleet", omit_defaults=False):
+    """All there is; the first message, and the truth after each connection."""
+
+    version: str
+    epoch: int
+    now: float  # Unix time, seconds
+    workers: tuple[WorkerView, ...]
+    jobs: tuple[JobView, ...]  # of the owner, newest first
+    sessions: tuple[SessionView, ...]
+
+
+class Changes(Struct, frozen=True, kw_only=True, tag="changes"):
+    """What is another since the last message."""
+
+    now: float
+    workers: tuple[WorkerView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    sessions: tuple[SessionView, ...] = ()
+    workers_gone: tuple[str, ...] = ()
+    sessions_gone: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is another."""
+        return not (self.workers or self.jobs or self.sessions or self.workers_gone or self.sessions_gone)
+
+
+class WatchSocket(Socket):
+    """GET /v1/watch, a websocket: `Fleet`, then `Changes`, at most five a second and no faster than they are read."""
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        """Send all, then what changes."""
+        super().open(*args, **kwargs)
+        self._touched: set[str] = set()
+        self._waiting: set[str] = set()  # jobs that were shown waiting: their reasons change with the fleet
+        self._workers: dict[str, WorkerView] = {}
+        self._sessions: dict[str, SessionView] = {}
+        self._news = asyncio.Event()
+        self.shell.clients.add(self)
+        self.shell.watchers.add(self)
+        self._task = asyncio.ensure_future(self._tell())
+
+    def changed(self, jobs: set[str]) -> None:
+        """These jobs are others now, or workers or sessions are."""
+        self._touched |= jobs
+        self._news.set()
+
+    async def _tell(self) -> None:
+        try:
+            await self.write_message(await self._when_committed(self._all))
+            while True:
+                await self._news.wait()
+                await asyncio.sleep(_PAUSE_S)  # what comes meanwhile goes along
+                self._news.clear()
+                message = await self._when_committed(self._changes)
+                if message:
+                    await self.write_message(message)
+        except websocket.WebSocketClosedError:
+            return  # it asks again when it is back
+
+    async def _when_committed(self, read: Any) -> bytes | str:
+        """What `read` sees once everything decided so far is committed."""
+        seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.shell.after_commits(lambda: None if seen.done() else seen.set_result(read()))
+        return await seen
+
+    def _all(self) -> str:
+        shell = self.shell
+        self._look()
+        ended = [job.id for job in shell.store.recent_jobs(self.owner, _JOBS)]
+        live = [job.id for job in shell.plane.jobs.values() if job.owner == self.owner][-_LIVE:]
+        jobs = self._jobs({*ended, *live})
+        return _text(
+            Fleet(
+                version=__version__,
+                epoch=shell.epoch,
+                now=shell.clock.now(),
+                workers=tuple(self._workers.values()),
+                jobs=jobs,
+                sessions=tuple(self._sessions.values()),
+            )
+        )
+
+    def _changes(self) -> str:
+        workers, sessions = self._workers, self._sessions
+        self._look()
+        touched, self._touched = self._touched | self._waiting, set()
+        changes = Changes(
+            now=self.shell.clock.now(),
+            workers=tuple(view for name, view in self._workers.items() if workers.get(name) != view),
+            sessions=tuple(view for name, view in self._sessions.items() if sessions.get(name) != view),
+            workers_gone=tuple(workers.keys() - self._workers.keys()),
+            sessions_gone=tuple(sessions.keys() - self._sessions.keys()),
+            jobs=self._jobs(touched),
+        )
+        return "" if changes.empty else _text(changes)
+
+    def _look(self) -> None:
+        plane = self.shell.plane
+        self._workers = {worker.id: worker_view(worker) for worker in plane.workers.values()}
+        self._sessions = {s.id: session_view(plane, s) for s in plane.sessions.values() if s.owner == self.owner}
+
+    def _jobs(self, names: set[str]) -> tuple[JobView, ...]:
+        """The owner's jobs of these names, newest first."""
+        plane, now = self.shell.plane, self.shell.clock.now()
+        views: list[JobView] = []
+        for name in names:
+            live = plane.jobs.get(name)
+            view = waiting_view(plane, live, now) if live is not None else self.shell.view(name)
+            if view is not None and view.owner == self.owner:
+                views.append(view)
+        self._waiting = (self._waiting - names) | {view.id for view in views if view.reasons and not view.terminal}
+        return tuple(sorted(views, key=lambda view: (view.submitted_at, view.id), reverse=True))
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Nothing is expected from this side."""
+
+    def on_close(self) -> None:
+        """Nobody looks any more."""
+        self.shell.watchers.discard(self)
+        self.shell.clients.discard(self)
+        task = getattr(self, "_task", None)
+        if task is not None:
+            task.cancel()
+
+
+def _text(message: Struct) -> str:
+    return msgspec.json.encode(message).decode()
