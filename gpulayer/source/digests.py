@@ -32,7 +32,7 @@ FINE_MARGIN_NS = 100_000_000
 COARSE_MARGIN_NS = 2_100_000_000
 """Margin where stamps are whole seconds: FAT counts in twos, HFS+ and ext3 in ones."""
 
-_CHUNK = 1 << 18
+READ_AT_ONCE_BYTES = 1 << 18
 _MAGIC = b"GPLDIG02"
 _HEAD = struct.Struct(">Q32s")
 _SLACK_ROWS = 1000
@@ -79,7 +79,7 @@ def hash_descriptor(descriptor: int) -> tuple[str, int]:
     """SHA-256 (hexadecimal) and length in bytes of what is left to read from an open file."""
     sha256 = hashlib.sha256()
     length = 0
-    while data := os.read(descriptor, _CHUNK):
+    while data := os.read(descriptor, READ_AT_ONCE_BYTES):
         sha256.update(data)
         length += len(data)
     return sha256.hexdigest(), length
@@ -219,7 +219,7 @@ def _hash_once(path: str, keep: bool, started_ns: int) -> Hashed | None:
         if not stat.S_ISREG(before.st_mode):
             raise SourceError(f"{shown(path)} is no regular file any more; run it again")
         content: bytes | None = None
-        if keep or before.st_size < _CHUNK:
+        if keep or before.st_size < READ_AT_ONCE_BYTES:
             content = os.read(descriptor, before.st_size + 1)  # one more shows that it has grown
             sha256, length = hashlib.sha256(content).hexdigest(), len(content)
         else:

@@ -17,7 +17,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 from gpulayer.source.blobs import Span, SpanReader
 from gpulayer.source.digests import OPEN_FLAGS
@@ -26,6 +26,7 @@ from gpulayer.source.errors import PackError, SourceChanged, shown
 __all__ = [
     "CHUNK_BYTES",
     "MAGIC",
+    "InMemory",
     "Pieces",
     "Stream",
     "iter_pack",
@@ -52,8 +53,18 @@ _END = bytes(32)
 _PLAIN, _ZSTD = 0, 1
 _PIECE_BYTES = CHUNK_BYTES // 2
 
-Blob: TypeAlias = "tuple[str, Span | BinaryIO | os.PathLike[str] | str]"
-"""Digest (hexadecimal), and a span, the path of a file, or an open, seekable one, read from where it stands."""
+
+class InMemory(NamedTuple):
+    """A blob that lies in pieces in memory."""
+
+    size: int  # bytes
+    pieces: Iterator[bytes]
+
+
+Origin: TypeAlias = "Span | bytes | InMemory | BinaryIO | os.PathLike[str] | str"
+Blob: TypeAlias = "tuple[str, Origin]"
+"""Digest (hexadecimal), and a span, the bytes that it was taken of, the path of a file, or an open, seekable one, read
+from where it stands."""
 
 
 def worth_compressing(total_bytes: int, url: str) -> bool:
@@ -173,9 +184,11 @@ def _raw_digest(digest: str) -> bytes:
     return raw
 
 
-def _framed(
-    raw: bytes, digest: str, source: Span | BinaryIO | os.PathLike[str] | str, reader: SpanReader, verify: bool
-) -> Iterator[bytes]:
+def _framed(raw: bytes, digest: str, source: Origin, reader: SpanReader, verify: bool) -> Iterable[bytes]:
+    if isinstance(source, bytes):
+        return _HEADER.pack(raw, len(source)), source
+    if isinstance(source, InMemory):
+        return _checked(raw, source.size, source.pieces, f"blob {digest[:12]}", verify)
     if isinstance(source, Span):
         chunks = reader.chunks(source, _PIECE_BYTES)
         return _checked(raw, source.size, chunks, f"blob {digest[:12]}", verify)

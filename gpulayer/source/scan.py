@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpulayer.source.digests import DigestCache
+from gpulayer.source.digests import READ_AT_ONCE_BYTES, DigestCache
 from gpulayer.source.errors import SecretRefused, SourceError, SourceTooLarge, shown
 from gpulayer.source.ignore import Exclusion
 from gpulayer.source.manifest import FileEntry, Manifest
@@ -24,6 +24,9 @@ from gpulayer.source.stamps import Asked, Stamps
 from gpulayer.source.walk import Found, Rules, Secret, Walk
 
 __all__ = ["Bundle", "Limits", "scan"]
+
+HELD_BYTES = 64_000_000
+"""Of files that were just read for their digests: so much is kept for the upload that mostly follows."""
 
 _LISTED = 5
 
@@ -51,6 +54,9 @@ class Bundle:
     exclusions: tuple[Exclusion, ...]  # sorted by path
     source_of: Mapping[str, str]  # digest -> absolute path of a file with this content
     scanned_files: int  # files seen, those left out one by one included
+    # By digest, of small files that this scan read: who sends the bundle need not read them again. Whoever asked for
+    # the scan clears it, once the bundle is sent or known.
+    contents: dict[str, bytes] = field(default_factory=dict[str, bytes], repr=False, compare=False)
     stamps: Stamps | None = field(default=None, repr=False, compare=False)  # by which the next scan knows it again
 
     def why_left_out(self, path: str) -> Exclusion | None:
@@ -110,7 +116,8 @@ def scan(
     rules = Rules.of(asked.include, asked.exclude, notebooks)
     walk = Walk(_checked_root(root, explicit), rules)
     found = _within_limits(walk, limits)
-    files, source_of = _Reader(cache, rules, walk.secrets).read(found)
+    reader = _Reader(cache, rules, walk.secrets)
+    files, source_of = reader.read(found)
     if walk.secrets:
         raise _secret_error(walk.secrets)
     empty = (FileEntry(path=path, mode=0o755, size=0, sha256="", kind="dir") for path in walk.empty_folders())
@@ -120,6 +127,7 @@ def scan(
         exclusions=tuple(sorted(walk.exclusions, key=lambda exclusion: exclusion.path)),
         source_of=source_of,
         scanned_files=walk.scanned,
+        contents=reader.contents,
         stamps=Stamps.of(walk, found, asked, started_ns),
     )
 
@@ -129,7 +137,8 @@ def _patched(
 ) -> Bundle | None:
     """The bundle with some files read again; None where only a walk can tell, and say what is wrong."""
     secrets: list[Secret] = []
-    files, source_of = _Reader(cache, Rules.of(asked.include, asked.exclude, asked.notebooks), secrets).read(changed)
+    reader = _Reader(cache, Rules.of(asked.include, asked.exclude, asked.notebooks), secrets)
+    files, source_of = reader.read(changed)
     if secrets or len(files) < len(changed) or any(entry.size > limits.file_bytes for entry in files):
         return None
     manifest = previous.manifest.replaced(files)
@@ -144,7 +153,7 @@ def _patched(
             del sources[digest]
         else:
             sources[digest] = os.path.join(previous.root, same)
-    return replace(previous, manifest=manifest, source_of=sources, stamps=stamps)
+    return replace(previous, manifest=manifest, source_of=sources, stamps=stamps, contents=reader.contents)
 
 
 class _Reader:
@@ -154,6 +163,8 @@ class _Reader:
         self._cache = cache if cache is not None else DigestCache()
         self._rules = rules
         self._secrets = secrets
+        self._held_bytes = 0
+        self.contents: dict[str, bytes] = {}
 
     def read(self, found: list[Found]) -> tuple[list[FileEntry], dict[str, str]]:
         files: list[FileEntry] = []
@@ -175,9 +186,14 @@ class _Reader:
         return files, source_of
 
     def _hash(self, item: Found) -> tuple[int, str]:
-        keep = wants_content(item.source, item.status.st_size)
-        hashed = self._cache.hash(item.source, keep=keep)
-        what = secret_content(item.source, hashed.content) if hashed.content is not None else None
+        size = item.status.st_size
+        looked_at = wants_content(item.source, size)
+        held = size < READ_AT_ONCE_BYTES and self._held_bytes + size <= HELD_BYTES
+        hashed = self._cache.hash(item.source, keep=looked_at or held)
+        what = secret_content(item.source, hashed.content) if looked_at and hashed.content is not None else None
+        if held and hashed.content is not None:
+            self._held_bytes += len(hashed.content)
+            self.contents[hashed.sha256] = hashed.content
         # What has nothing to be looked at counts as looked at.
         self._cache.remember(item.source, hashed, clean=what is None)
         if what is not None and not self._rules.include.names(item.path, item.path.rpartition("/")[2], False):

@@ -331,6 +331,20 @@ def test_what_was_printed_before_a_fork_comes_once(notebook: Notebook) -> None:
     assert sorted(notebook.run(f"%%gpulayer\n{code}").text().split()) == ["before", "child"]
 
 
+def test_a_forked_process_that_fails_shows_why_in_order(notebook: Notebook) -> None:
+    """A stock kernel's child sends each piece of text by a connection of its own: now and then they change places."""
+    code = (
+        "import multiprocessing\ndef work():\n    raise ValueError('in a child')\n"
+        "child = multiprocessing.get_context('fork').Process(target=work, name='Child-1')\n"
+        "child.start()\nchild.join()\nchild.exitcode"
+    )
+    result = notebook.run(f"%%gpulayer\n{code}")
+    lines = result.text("stderr").splitlines()
+    assert lines[:2] == ["Process Child-1:", "Traceback (most recent call last):"]
+    assert [line.strip() for line in lines[-2:]] == ["raise ValueError('in a child')", "ValueError: in a child"]
+    assert result.data("text/plain") == ["1"]
+
+
 def test_lone_surrogates_are_shown_as_replacements(notebook: Notebook) -> None:
     """A stock kernel shows nothing of a text that holds one."""
     assert notebook.run("%%gpulayer\nprint('a\\ud800b \\udce9')").text() == "a\ufffdb \ufffd\n"

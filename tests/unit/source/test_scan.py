@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -277,3 +278,16 @@ def test_a_file_that_vanishes_during_the_scan_does_not_travel(tmp_path: Path, mo
 
     monkeypatch.setattr(digests, "hash_file", vanish)
     assert paths(scan(tmp_path)) == ["a.py"]
+
+
+def test_small_files_that_were_read_are_held_for_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a.py", b"one")
+    write(tmp_path, "b.py", b"two")
+    write(tmp_path, "large.bin", bytes(digests.READ_AT_ONCE_BYTES))
+    cache = DigestCache(clock_ns=lambda: LATER)
+    first = scan(tmp_path, cache=cache)
+    assert sorted(first.contents.values()) == [b"one", b"two"]
+    assert all(hashlib.sha256(content).hexdigest() == digest for digest, content in first.contents.items())
+    assert scan(tmp_path, cache=cache).contents == {}
+    monkeypatch.setattr(sys.modules[Limits.__module__], "HELD_BYTES", 4)
+    assert list(scan(tmp_path).contents.values()) == [b"one"]

@@ -164,19 +164,33 @@ class SpoolStream(OutStream):
     def __init__(self, session: Any, pub_thread: Any, name: str, *args: Any, **kwargs: Any) -> None:
         self._sink: Sink = pub_thread.gpulayer_sink
         self._capture: Any = pub_thread.gpulayer_capture
+        self._child_fd: int | None = None  # for forked children: the end of the pipe that we read
         self.flushed_at = float("-inf")  # when text of this stream was written last, on the monotonic clock
         super().__init__(session, pub_thread, name, *args, **kwargs)
         self._sink.streams[name] = self
 
     def write(self, string: str) -> int | None:
         """Takes text. Returns its length; raises TypeError and ValueError as any text file does."""
-        if self._sink.in_child:
-            return super().write(string)
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string)}")
         if self.pub_thread is None:
             raise ValueError("I/O operation on closed file")
+        if self._sink.in_child:
+            return self._write_in_child(string)
         self._sink.write(self, string)
+        return len(string)
+
+    def _write_in_child(self, string: str) -> int | None:
+        """By the pipe that programs write to. ipykernel's own way loses the order: it connects anew for each piece."""
+        if self._child_fd is None:
+            return super().write(string)
+        left = memoryview(string.encode(errors="replace"))
+        try:
+            while left:
+                left = left[os.write(self._child_fd, left) :]
+        except OSError:  # a daemon closes what it inherited, or the kernel is gone
+            self._child_fd = None
+            super().write(bytes(left).decode(errors="replace"))
         return len(string)
 
     def flush(self) -> None:
@@ -202,6 +216,9 @@ class SpoolStream(OutStream):
             return
         self.flush()
         self.pub_thread = None
+        if self._child_fd is not None:
+            os.close(self._child_fd)
+            self._child_fd = None
         if self._should_watch and not self._sink.in_child:
             self._should_watch = False
             os.dup2(self._original_stdstream_copy, self._original_stdstream_fd)
@@ -212,7 +229,7 @@ class SpoolStream(OutStream):
         self._original_stdstream_fd = getattr(sys, name).fileno()
         self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
         os.dup2(write_end, self._original_stdstream_fd)
-        os.close(write_end)
+        self._child_fd = write_end
         self._fid = read_end
         self._exc = None
         self._capture.watch(self, read_end)

@@ -160,6 +160,33 @@ print(done)
     assert output.text().count("[0, 1, 2, 3, 4, 5]") == 1
 
 
+def test_what_a_forked_child_prints_keeps_its_order(kernel: Any) -> None:
+    output = kernel.run("""
+import os, sys
+pid = os.fork()
+if not pid:
+    for number in range(2000):
+        print("line", number, file=sys.stderr)
+    os._exit(0)
+os.waitpid(pid, 0)
+""")
+    assert output.text("stderr") == "".join(f"line {number}\n" for number in range(2000))
+
+
+def test_a_daemon_that_closed_its_descriptors_can_print(kernel: Any) -> None:
+    output = kernel.run("""
+import os
+pid = os.fork()
+if not pid:
+    os.closerange(0, 1024)
+    print("closed")
+    os._exit(0)
+status = os.waitpid(pid, 0)[1]
+status
+""")
+    assert output.messages[-2][1]["data"]["text/plain"] == "0"
+
+
 def test_programs_write_to_the_cell(kernel: Any) -> None:
     output = kernel.run("""
 !echo from the shell
