@@ -3,25 +3,37 @@ PYTHON ?= python3
 VENV := .venv
 OLD := .venv-ipykernel6
 BIN := $(VENV)/bin
+NPM := labextension/node_modules/.package-lock.json
+PANEL := jupyter_ext/gpulayer_jupyter/labextension/static/third-party-licenses.json
+PANEL_SOURCE := $(shell find labextension/src labextension/style -type f) labextension/package.json labextension/tsconfig.json
 
-.PHONY: demo test test-all setup clean
+.PHONY: demo lab test test-all setup clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      install, then run notebooks/quickstart.ipynb headless on two workers"
+	@echo "make lab       JupyterLab with the panel and a worker on this machine, ready to type in"
 	@echo "make test      everything the tests need, then the tests; prints the seconds of each part"
 	@echo "make test-all  the same with every combination"
 	@echo "make clean     remove the environments and caches"
 
-$(VENV)/.ready: pyproject.toml
+$(NPM): labextension/package-lock.json
+	cd labextension && npm ci --no-audit --no-fund --loglevel=error
+
+$(PANEL): $(NPM) $(PANEL_SOURCE)
+	cd labextension && npm run --silent build
+	@touch $@
+
+# the panel's files are copied into the environment, so a new build of it is installed anew
+$(VENV)/.ready: pyproject.toml $(PANEL)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 # the oldest ipykernel that cells may run on, in an environment with nothing of ours
-$(OLD)/.ready:
+$(OLD)/.ready: Makefile
 	$(PYTHON) -m venv $(OLD)
-	$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check 'ipykernel==6.29.*'
+	$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check 'ipykernel==6.29.*' ipywidgets tqdm
 	@touch $@
 
 setup: $(VENV)/.ready $(OLD)/.ready
@@ -30,6 +42,9 @@ setup: $(VENV)/.ready $(OLD)/.ready
 demo: $(VENV)/.ready
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb
 
+lab: $(VENV)/.ready
+	$(BIN)/jupyter lab notebooks/quickstart.ipynb
+
 test: setup
 	GPULAYER_TEST_IPYKERNEL6=$(abspath $(OLD))/bin/python $(BIN)/python tests/run.py
 
@@ -37,4 +52,4 @@ test-all: setup
 	GPULAYER_TEST_IPYKERNEL6=$(abspath $(OLD))/bin/python $(BIN)/python tests/run.py --all
 
 clean:
-	rm -rf $(VENV) $(OLD) dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLD) labextension/node_modules labextension/lib jupyter_ext/gpulayer_jupyter/labextension dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

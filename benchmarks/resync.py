@@ -1,8 +1,9 @@
 """A tree of 2,000 files on its way into a workspace, through a control plane, against `rsync -az` of the same tree.
 
 Ours is the notebook's scan and upload and the worker's making of a workspace, in this process, with the control plane
-that the benchmark's notebook started beside it. A local worker reads the control plane's blobs where they lie; a worker
-elsewhere fetches them and stores them once more, here without a network between. rsync writes straight into its target.
+that the benchmark's notebook started beside it: it stores a large upload's blobs where they belong. A local worker
+reads the control plane's blobs where they lie; a worker elsewhere fetches them and stores them once more, here without
+a network between. rsync writes straight into its target.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class _Trip:
     def __init__(self, folder: Path, endpoint: Endpoint, blobs: Path):
         self._folder = folder
         self._endpoint = endpoint
-        self._source = Source(folder / "client")
+        self._source = Source(blobs.parent)  # a notebook of this machine: the data folder is its own too
         self._local = Workspaces(Blobs(folder / "local"), lambda: endpoint, lambda: blobs)
         self._elsewhere = Workspaces(Blobs(folder / "elsewhere"), lambda: endpoint)
         self._name = ""

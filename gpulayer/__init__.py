@@ -19,6 +19,7 @@ def load_ipython_extension(shell: Any) -> None:
     if id(shell) not in _loaded:
         magics = _loaded[id(shell)] = GpulayerMagics(shell)
         shell.register_magics(magics)
+        magics.offer_completions()
         hush(shell)
 
 

@@ -31,6 +31,8 @@ PARTS: dict[str, list[list[str]]] = {
         [*PYTEST, "tests/faults"],
         [PYTHON, "tests/support/unprivileged.py", *PYTEST, "-p", "no:cacheprovider", MATRIX, "-k", "unprivileged"],
     ],
+    "panel": [["npm", "--prefix", "labextension", "run", "--silent", each] for each in ("lint", "test")],
+    "browser": [[*PYTEST, "tests/browser"]],
     "notebooks": [[*PYTEST, "tests/notebooks"]],
     "packaging": [[*PYTEST, "tests/packaging"]],
 }

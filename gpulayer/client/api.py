@@ -16,8 +16,9 @@ T = TypeVar("T")
 class Api:
     """Requests to one control plane. httpx is imported when the first one is made."""
 
-    def __init__(self, endpoint: Endpoint):
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float = 30.0):
         self._endpoint = endpoint
+        self._timeout_s = timeout_s
 
     def jobs(self, limit: int = 10) -> list[JobView]:
         """The last jobs, newest first."""
@@ -54,7 +55,7 @@ class Api:
         # without TLS there are no certificates to load, which takes longer than the request
         options = {"base_url": url, "verify": url.startswith("https"), "trust_env": False}
         try:
-            with httpx.Client(headers=headers, timeout=30.0, **options) as client:
+            with httpx.Client(headers=headers, timeout=self._timeout_s, **options) as client:
                 answer = client.request(method, path, content=content)
         except httpx.HTTPError as error:
             raise ControlPlaneError(f"{self._endpoint.url} does not answer: {error}") from error

@@ -158,9 +158,11 @@ class Connection:
         """Submit a job and follow it."""
         return self._open(Subscription(next(self._numbers), spec, key, source=self))
 
-    def follow(self, job: str) -> Subscription:
-        """Follow a job from its first byte."""
-        return self._open(Subscription(next(self._numbers), job=job, source=self))
+    def follow(self, job: str, *, attempt: str | None = None, offset: int = 0) -> Subscription:
+        """Follow a job from its first byte, or from byte `offset` of `attempt` on."""
+        subscription = Subscription(next(self._numbers), job=job, source=self)
+        subscription.attempt, subscription.offset = attempt, offset
+        return self._open(subscription)
 
     def _open(self, subscription: Subscription) -> Subscription:
         with self._lock:  # held over both, or a welcome in between would ask for it too

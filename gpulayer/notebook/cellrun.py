@@ -19,15 +19,17 @@ from gpulayer.client.errors import (
 from gpulayer.notebook.folder import Source, notebook_path
 from gpulayer.notebook.options import CellOptions
 from gpulayer.notebook.replay import Replay, cell_number
+from gpulayer.notebook.results import Results
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
+from gpulayer.notebook.values import Values
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Chunk, Refused, ServerToClient, Update
 from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Outcome, Problem, State
 from gpulayer.source import Bundle
 
 _LOOK_S = 0.2  # how often the elapsed time and an interrupt are looked at; messages come at once
-_READY_S = 60.0
+SESSION_IDLE_S = 1800.0  # a session's kernel is kept for so long without a cell, unless a person says otherwise
 
 
 class CellRunner:
@@ -36,15 +38,18 @@ class CellRunner:
     def __init__(self, connection: Connection, source: Source):
         self.connection = connection
         self._source = source
+        self._results = Results(connection, source)
 
     def submit(
         self, shell: Any, line: str, body: str, options: CellOptions, status: StatusLine, stop: Stop
     ) -> Subscription:
         """Scan, send what lacks, submit. Returns once the control plane has the job; `stop` is armed then."""
+        values = Values.of(options.inputs, shell.user_ns) if options.inputs else None
+        sent_at_ns = time.time_ns()
         bundle = self._source.scan(
             options.source, include=options.include, exclude=options.exclude, limits=options.limits
         )
-        spec = self._spec(shell, line, body, options, bundle)
+        spec = self._spec(shell, line, body, options, bundle, values.digest if values is not None else "")
         key = secrets.token_hex(12)
         subscription, problem = self._submit(spec, key, status, stop)
         if problem is not None and problem.code == "bundle_unknown":
@@ -52,17 +57,25 @@ class CellRunner:
             endpoint = self.connection.endpoint
             if endpoint is None:
                 raise ControlPlaneError("the control plane went away while the files were sent; run the cell again")
-            self._source.send(bundle, endpoint, status.note)
+            status.sent = self._source.send(bundle, endpoint, status.note)
             reach("client.bundle-sent")
+            subscription, problem = self._submit(spec, key, status, stop)
+        if problem is not None and problem.code == "inputs_unknown" and values is not None:
+            stop.disarm()
+            values.send(self.connection, status.note)
+            reach("client.values-sent")
             subscription, problem = self._submit(spec, key, status, stop)
         if problem is not None:
             raise RequestRefused(problem)
+        bundle.contents.clear()
+        if options.outputs or options.output_globs:
+            self._results.expect(subscription.job, spec.cell, bundle, sent_at_ns)
         reach("client.submitted")
         return subscription
 
-    def _spec(self, shell: Any, line: str, body: str, options: CellOptions, bundle: Bundle) -> JobSpec:
+    def _spec(self, shell: Any, line: str, body: str, options: CellOptions, bundle: Bundle, inputs: str) -> JobSpec:
         empty = not bundle.manifest.files
-        path = notebook_path()
+        path = notebook_path(getattr(shell, "user_ns", {}))
         parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
         return JobSpec(
             cell=CellSpec(
@@ -70,9 +83,13 @@ class CellRunner:
                 bundle="" if empty else bundle.manifest.digest,
                 session=options.session,
                 execution_count=cell_number(shell),
+                idle_timeout_s=options.idle_timeout_s or SESSION_IDLE_S,
+                inputs=inputs,
+                outputs=options.outputs,
+                output_globs=options.output_globs,
             ),
             requirements=options.requirements,
-            name=f"cell, {path.name}" if path else "cell",
+            name=options.name or (f"cell, {path.name}" if path else "cell"),
             timeout_s=options.timeout_s,
             notebook=str(path or ""),
             cell_id=(parent.get("metadata") or {}).get("cellId", "") if parent else "",
@@ -117,18 +134,21 @@ class CellRunner:
 
         Where Stop `cancels`, the job is cancelled and shown until it has ended; else KeyboardInterrupt is raised.
         """
-        replay = Replay(shell, subscription.job, max_output_bytes)
-        following = _Following(self.connection, subscription, replay, status, early=cancels)
+        replay = Replay(shell, subscription.job, max_output_bytes, on_clear=status.again)
+        early = cancels and not self._results.expected(subscription.job)
+        following = _Following(self.connection, subscription, replay, status, early=early)
         try:
             while following.view is None or not following.view.terminal:
                 if stop.urgent or (stop.wanted and not cancels):
                     raise KeyboardInterrupt
                 if stop.wanted and not following.cancelling:
-                    following.cancel()
+                    following.stop(stop)
                 following.step()
         finally:
             replay.finish()
             self.connection.unfollow(subscription)
+        if following.view is not None and self._results.wanted(following.view):
+            self._results.take(shell, following.view, status, stop, told=not cancels)
         return judge(following.view, replay)
 
 
@@ -217,8 +237,14 @@ class _Following:
         else:
             self._status.tick()
 
-    def cancel(self) -> None:
-        """Stop there."""
+    def stop(self, stop: Stop) -> None:
+        """Stop there; where it is the kernel here that ends, the job goes on, and KeyboardInterrupt is raised."""
+        if self.view is not None:
+            self._status.show(replace(self.view, cancelling=True))
+        if stop.kernel_ends():
+            job = self._subscription.job
+            self._status.note(f"◌ the notebook's kernel ended, the job goes on: %gpulayer attach {job} · job {job}")
+            raise KeyboardInterrupt
         self.cancelling = True
         self._connection.cancel(self._subscription)
 

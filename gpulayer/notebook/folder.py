@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpulayer.client.errors import ControlPlaneError, GpulayerError, RequestRefused
+from gpulayer.notebook.beside import store_beside
+from gpulayer.notebook.transfer import Away, check, open_client
+from gpulayer.notebook.words import size
 from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
 from gpulayer.protocol.localdisk import network_filesystem
-from gpulayer.protocol.types import Problem
 from gpulayer.source import (
     Bundle,
     DigestCache,
@@ -35,18 +36,22 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _LIMITS = Limits()
 _TOLD_EVERY_S = 0.5
 _TOLD_BYTES = 1_000_000  # of a smaller upload nobody sees how far it is
-_AWAY = (502, 503, 504)  # a proxy before a control plane that does not answer
+_BAR_LETTERS = 8
+_NO_NAMES: Mapping[str, object] = {}
 
 
-def notebook_path() -> Path | None:
-    """The notebook's own path, where the front end told it."""
-    path = _notebook()
+def notebook_path(names: Mapping[str, object] = _NO_NAMES) -> Path | None:
+    """The notebook's own path, where the front end told it: see `_notebook`."""
+    path = _notebook(names)
     return Path(path) if path else None
 
 
-def _notebook() -> str:
-    path = os.environ.get("JPY_SESSION_NAME") or ""
-    return path if path.endswith(".ipynb") and os.path.isabs(path) and os.path.exists(path) else ""
+def _notebook(names: Mapping[str, object]) -> str:
+    """Jupyter tells the path in a kernel's environment; VS Code in a variable among the notebook's `names`."""
+    for path in (os.environ.get("JPY_SESSION_NAME"), names.get("__vsc_ipynb_file__")):
+        if isinstance(path, str) and path.endswith(".ipynb") and os.path.isabs(path) and os.path.exists(path):
+            return path
+    return ""
 
 
 class SourceRefused(GpulayerError):
@@ -56,9 +61,13 @@ class SourceRefused(GpulayerError):
 class Source:
     """Scans the folder for each cell, and sends what the control plane lacks."""
 
-    def __init__(self, data: Path | None = None) -> None:
-        """`data` is where digests are remembered and the control plane's address is found; by default this user's."""
+    def __init__(self, data: Path | None = None, names: Mapping[str, object] = _NO_NAMES) -> None:
+        """`data` is where digests are remembered and the control plane's address is found; by default this user's.
+
+        `names`: the notebook's, see `notebook_path`.
+        """
         self._data = data or data_folder()
+        self._names = names
         self._last: Bundle | None = None
         self._sent: Manifest | None = None  # the last one that a control plane had all of
         cache = self._data / "digests"
@@ -71,6 +80,10 @@ class Source:
         except OSError:
             self._cache = DigestCache(None)  # no disk to remember on: every file is read once per kernel
 
+    def root(self) -> str:
+        """The notebook's folder."""
+        return os.path.dirname(_notebook(self._names)) or os.getcwd()
+
     def scan(
         self,
         folder: str | None = None,
@@ -80,7 +93,7 @@ class Source:
         limits: Limits = _LIMITS,
     ) -> Bundle:
         """The notebook's folder as a bundle, or the one that a person named: see `scan`. Raises `SourceRefused`."""
-        root = os.path.expanduser(folder) if folder else os.path.dirname(_notebook()) or os.getcwd()
+        root = os.path.expanduser(folder) if folder else self.root()
         try:
             bundle = scan(
                 root,
@@ -99,8 +112,8 @@ class Source:
                 self._cache.save()
         return bundle
 
-    def send(self, bundle: Bundle, endpoint: Endpoint, tell: Callable[[str], None]) -> None:
-        """Send the blobs that lack, and the manifest.
+    def send(self, bundle: Bundle, endpoint: Endpoint, tell: Callable[[str], None]) -> str:
+        """Send the blobs that lack, and the manifest; says what was sent: 'sent 3 of 214 files, 41 kB'.
 
         Where the connection breaks, or the control plane is started again meanwhile, only what lacks then is sent; the
         line that `tell` shows says so.
@@ -113,12 +126,12 @@ class Source:
         moves = read_endpoint(self._data) == endpoint  # it may come back under another address
         for number, pause_s in enumerate((*PAUSES_S, None), 2):
             try:
-                self._send(bundle, endpoint, tell)
+                sent = self._send(bundle, endpoint, tell, self._data / "blobs" if moves else None)
                 self._sent = bundle.manifest
-                return
+                return sent
             except SourceError as error:
                 raise SourceRefused(str(error)) from error
-            except (httpx.HTTPError, _Away) as error:
+            except (httpx.HTTPError, Away) as error:
                 self._sent = None
                 text = f"the control plane went away while the files were sent ({error})"
                 if pause_s is None:
@@ -131,23 +144,23 @@ class Source:
             time.sleep(pause_s)  # a connection has no news of who comes back
             if moves:
                 endpoint = read_endpoint(self._data) or endpoint
+        return ""
 
-    def _send(self, bundle: Bundle, endpoint: Endpoint, tell: Callable[[str], None]) -> None:
-        import httpx
-
-        headers = {"Authorization": f"Bearer {endpoint.token}"}
-        timeout = httpx.Timeout(30.0, read=300.0, write=300.0)
-        # without TLS there are no certificates to load, which takes longer than most uploads
-        options = {"base_url": endpoint.url, "verify": endpoint.url.startswith("https"), "trust_env": False}
-        with httpx.Client(headers=headers, timeout=timeout, **options) as client:
+    def _send(self, bundle: Bundle, endpoint: Endpoint, tell: Callable[[str], None], beside: Path | None) -> str:
+        """`beside`: where the control plane's blobs lie, if its data folder is here."""
+        with open_client(endpoint) as client:
             missing = self._guess(bundle.manifest)
             if missing is None:
+                missing = _announce(client, bundle)
+            sent = _sent(bundle.manifest, missing)
+            if beside is not None and missing and store_beside(beside, bundle, missing):
                 missing = _announce(client, bundle)
             for _ in range(2):  # again for what was guessed wrong
                 if missing:
                     missing = _upload(client, bundle, missing, self._sent, tell)
             if missing:
                 raise SourceRefused(f"{len(missing)} files did not arrive; run the cell again")
+        return sent
 
     def _guess(self, manifest: Manifest) -> list[str] | None:
         """What a control plane lacks that had all of the bundle before; None where only it can tell."""
@@ -157,13 +170,15 @@ class Source:
         return list(dict.fromkeys(entry.sha256 for entry in manifest.files if entry.sha256 not in had)) or None
 
 
-class _Away(Exception):
-    """Somebody answered for a control plane that does not."""
+def _sent(manifest: Manifest, missing: list[str]) -> str:
+    sizes = {entry.sha256: entry.size for entry in manifest.files}
+    sent_bytes = sum(sizes[digest] for digest in missing)
+    return f"sent {len(missing)} of {len(manifest.files)} files, {size(sent_bytes)}"
 
 
 def _announce(client: httpx.Client, bundle: Bundle) -> list[str]:
     answer = client.post("/v1/bundles", content=bundle.manifest.to_bytes())
-    _check(answer)
+    check(answer)
     return answer.json()["missing"]
 
 
@@ -176,9 +191,10 @@ def _upload(
     total_bytes = sum(sizes[digest] for digest in missing)
     line = f"◐ sending {len(missing)} of {len(manifest.files)} files"
     tell(line)
-    last = manifest.digest, io.BytesIO(manifest.to_bytes())
+    last = manifest.digest, manifest.to_bytes()
     compress = worth_compressing(total_bytes, str(client.base_url))
-    pack = iter_pack([*((digest, bundle.source_of[digest]) for digest in missing), last], compress=compress)
+    here = ((digest, bundle.contents.get(digest) or bundle.source_of[digest]) for digest in missing)
+    pack = iter_pack([*here, last], compress=compress)
     # Where the length is known it is told: chunks cost the reader half as much again.
     length = plain_pack_bytes([*(sizes[digest] for digest in missing), len(manifest.to_bytes())])
     answer = client.post(
@@ -187,7 +203,7 @@ def _upload(
         content=_told(pack, total_bytes, line, tell),
         headers={} if compress else {"Content-Length": str(length)},
     )
-    _check(answer)
+    check(answer)
     return answer.json()["missing"]
 
 
@@ -200,18 +216,6 @@ def _told(pack: Iterator[bytes], total_bytes: int, line: str, tell: Callable[[st
         sent_bytes += len(piece)
         if total_bytes >= _TOLD_BYTES and time.monotonic() >= next_s:
             next_s = time.monotonic() + _TOLD_EVERY_S
-            tell(f"{line} · {sent_bytes / 1e6:.0f} of at most {total_bytes / 1e6:.0f} MB")
-
-
-def _check(answer: httpx.Response) -> None:
-    if answer.status_code in _AWAY:
-        raise _Away(f"{answer.status_code} {answer.reason_phrase}")
-    if answer.status_code >= 400:
-        import msgspec
-
-        try:
-            problem = msgspec.json.decode(answer.content, type=Problem)
-        except msgspec.MsgspecError:  # a proxy's page
-            text = f"the files were refused: {answer.status_code} {answer.reason_phrase}"
-            raise ControlPlaneError(f"{text}, not by a control plane") from None
-        raise RequestRefused(problem)
+            full = min(_BAR_LETTERS, _BAR_LETTERS * sent_bytes // total_bytes)
+            bar = "▓" * full + "░" * (_BAR_LETTERS - full)
+            tell(f"{line} · {bar} {sent_bytes / 1e6:.0f} of at most {total_bytes / 1e6:.0f} MB")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-import time
 from typing import Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class
@@ -15,12 +13,14 @@ from gpulayer.client.embedded import find_or_start
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.client.job import Job
 from gpulayer.notebook.cellrun import CellRunner
+from gpulayer.notebook.commands import line_help, run_line
+from gpulayer.notebook.completion import Names, make_matcher
+from gpulayer.notebook.ending import Ending
 from gpulayer.notebook.folder import Source
-from gpulayer.notebook.options import HelpWanted, UsageError, cell_parser, parse_cell_line, parse_size
+from gpulayer.notebook.options import HelpWanted, NotebookSession, parse_cell_line
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
-from gpulayer.notebook.words import duration, size, status_line
-from gpulayer.protocol.types import JobView, WorkerView
+from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
 
 _READY_S = 60.0
 
@@ -29,127 +29,72 @@ _READY_S = 60.0
 class GpulayerMagics(Magics):
     """The magics of one IPython shell, over one connection."""
 
+    shell: Any
+
     def __init__(self, shell: Any):
         super().__init__(shell)
         self._runner: CellRunner | None = None
+        self.session: NotebookSession | None = None  # of all cells that name no other
+        self._matcher: Any = None
+        self._ending = Ending(getattr(shell, "kernel", None))
 
     @line_cell_magic
-    def gpulayer(self, line: str, cell: str | None = None) -> object:
-        """Run a cell on a worker; as a line, look at and steer what runs. `-h` shows the options."""
+    def gpulayer(self, line: str, cell: str | None = None) -> object:  # its help is set below
         try:
-            return self._line(line) if cell is None else self._cell(line, cell)
+            return run_line(self, line) if cell is None else self._cell(line, cell)
         except HelpWanted as wanted:
             sys.stdout.write(str(wanted))
             return None
 
+    def offer_completions(self) -> None:
+        """Have the shell's completer ask us too; `close` ends that."""
+        self._matcher = make_matcher(Names(self.endpoint, self._variables))
+        if self._matcher is not None:
+            self.shell.Completer.custom_matchers.append(self._matcher)
+
+    def _variables(self) -> list[str]:
+        """Names in the notebook that are a person's own."""
+        shell = self.shell
+        return sorted(name for name in shell.user_ns if name[:1] != "_" and name not in shell.user_ns_hidden)
+
     def close(self) -> None:
         """Leave the control plane; jobs go on."""
+        self._ending.close()
+        if self._matcher is not None:
+            self.shell.Completer.custom_matchers.remove(self._matcher)
+            self._matcher = None
         if self._runner is not None:
             self._runner.connection.close()
 
-    # ---------------------------------------------------------------- a cell
-
     def _cell(self, line: str, cell: str) -> object:
-        options = parse_cell_line(line)
-        runner = self._ensure_runner()
-        status = StatusLine(self.shell)
-        with Stop() as stop:
+        options = parse_cell_line(line, self.session)
+        runner = self.runner()
+        status = StatusLine(self.shell, quiet=options.quiet)
+        with Stop(self._ending.told) as stop:
             subscription = runner.submit(self.shell, line, cell, options, status, stop)
             if not options.detach or stop.wanted:
                 runner.follow(self.shell, subscription, status, options.max_output_bytes, stop, cancels=True)
                 return None
         runner.connection.unfollow(subscription)
-        return Job(subscription.job, lambda name: self._api().job(name))
+        return Job(subscription.job, lambda name: self.api().job(name))
 
-    def _ensure_runner(self) -> CellRunner:
+    def runner(self) -> CellRunner:
+        """What runs cells here, made when it is first needed."""
         if self._runner is None:
-            self._runner = CellRunner(Connection(find_or_start), Source())
+            self._runner = CellRunner(Connection(find_or_start), Source(names=self.shell.user_ns))
         return self._runner
 
-    def _api(self) -> Api:
-        connection = self._ensure_runner().connection
+    def api(self) -> Api:
+        """Requests to the control plane; one is started where none answers. Raises `ControlPlaneError`."""
+        connection = self.runner().connection
         if not connection.wait_ready(_READY_S) or connection.endpoint is None:
             raise ControlPlaneError(f"the control plane does not answer: {connection.away or 'no word from it'}")
         return Api(connection.endpoint)
 
-    # ---------------------------------------------------------------- a line
-
-    def _line(self, line: str) -> object:
-        try:
-            words = shlex.split(line)
-        except ValueError as error:
-            raise UsageError(f"the line can't be read: {error}") from error
-        if not words or words[0] in ("-h", "--help", "help"):
-            raise HelpWanted(cell_parser().format_help())
-        commands = {"status": self._status, "attach": self._attach, "cancel": self._cancel}
-        command = commands.get(words[0])
-        if command is None:
-            raise UsageError(f"unknown command {words[0]!r}: one of {', '.join(commands)} (%gpulayer -h)")
-        command(words[1:])
-        return None
-
-    def _status(self, words: list[str]) -> None:
-        if words:
-            raise UsageError(f"%gpulayer status takes nothing more, got {' '.join(words)!r}")
-        api = self._api()
-        lines = ["machines"]
-        lines += [f"  {_machine(worker)}" for worker in api.workers()] or ["  none yet: a cell starts this one"]
-        now = time.time()
-        jobs = api.jobs(limit=10)
-        lines += ["jobs"] + ([f"  {_job(job, now)}" for job in jobs] or ["  none yet"])
-        sessions = api.sessions()
-        if sessions:
-            lines.append("sessions")
-        for session in sessions:
-            doing = f"running {session.running}" if session.running else "idle"
-            if session.idle_since is not None:
-                doing += f" for {duration(max(0.0, now - session.idle_since))}"
-            lines.append(f"  {session.name}  on {session.worker} · {doing}")
-        sys.stdout.write("\n".join(lines) + "\n")
-
-    def _attach(self, words: list[str]) -> None:
-        max_output_bytes = 1_000_000
-        if len(words) == 3 and words[1] == "--max-output":
-            max_output_bytes = _size(words[2])
-        elif len(words) != 1:
-            raise UsageError("%gpulayer attach JOB [--max-output SIZE]")
-        runner = self._ensure_runner()
-        self._api().job(words[0])  # a wrong name is told before anything else
-        subscription = runner.connection.follow(words[0])
-        status = StatusLine(self.shell)
-        try:
-            with Stop() as stop:
-                stop.arm()
-                stop.watch(subscription)
-                runner.follow(self.shell, subscription, status, max_output_bytes, stop, cancels=False)
-        except KeyboardInterrupt:
-            sys.stdout.write(f"\ndetached; job {words[0]} goes on\n")
-
-    def _cancel(self, words: list[str]) -> None:
-        if len(words) != 1:
-            raise UsageError("%gpulayer cancel JOB")
-        sys.stdout.write(status_line(self._api().cancel(words[0]), time.time()) + "\n")
+    def endpoint(self) -> Endpoint | None:
+        """Where a control plane was or may be; nothing is started."""
+        known = self._runner.connection.endpoint if self._runner is not None else None
+        return known or read_endpoint(data_folder())
 
 
-def _size(text: str) -> int:
-    import argparse
-
-    try:
-        return parse_size(text)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(str(error)) from error
-
-
-def _machine(worker: WorkerView) -> str:
-    inventory = worker.inventory
-    devices = ", ".join(f"{d.kind}:{d.index} {d.name}".rstrip() for d in inventory.devices) or "no accelerator"
-    where = "online" if worker.connected else "out of reach"
-    local = " (this machine)" if worker.local else ""
-    free = f"{worker.slots_free} of {worker.slots} slots free"
-    notes = "".join(f" · {note}" for note in (*inventory.problems, *worker.notes))
-    ram = size(inventory.ram_bytes)
-    return f"{worker.name}{local}  {where} · {free} · {devices} · {inventory.cpu_cores} cores, {ram}{notes}"
-
-
-def _job(job: JobView, now: float) -> str:
-    return f"{status_line(job, now)} · {job.name}" if job.name else status_line(job, now)
+GpulayerMagics.gpulayer.__doc__ = line_help()  # what `%gpulayer?` and `%%gpulayer?` show

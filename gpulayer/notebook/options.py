@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import keyword
 import re
 import shlex
 from dataclasses import dataclass
@@ -19,16 +20,22 @@ examples:
   %%gpulayer --accelerator cuda              run this cell on a machine with a CUDA device
   %%gpulayer --session train                 keep the kernel, its variables and its device for the next cells
   %%gpulayer --worker gpu-box-1 --detach     run it there, and give the notebook back at once
-  %gpulayer status                           machines, and the last jobs
+  %%gpulayer --in x,y --out model            begin with these variables, and bring this one back
+  %%gpulayer --output 'results/*.csv'        bring files back that the cell made
+  %gpulayer session train                    one session for all cells of this notebook
+  %gpulayer status                           machines, the last jobs, sessions
   %gpulayer attach k3f9                      all of a job's output, from its first line
 """
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)[bB]?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?")
 _SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
-_ACCELERATORS = ("cuda", "mps", "cpu")
+ACCELERATORS = ("cuda", "mps", "cpu")
 _MEANT = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "apple": "mps"}
 _LIMITS = Limits()
 _NAME_LETTERS = 64
+_ANYWHERE = Requirements()
+COMMANDS = ("status", "jobs", "logs", "attach", "cancel", "sessions", "session", "release", "fleet")
+"""What `%gpulayer` can be asked for; the commands themselves stand in `commands.py`."""
 
 
 class UsageError(GpulayerError):
@@ -45,28 +52,73 @@ class CellOptions:
 
     requirements: Requirements
     session: str | None = None
+    idle_timeout_s: float | None = None  # of the session that the cell opens; None for the usual one
     detach: bool = False
+    quiet: bool = False  # no status line
+    name: str = ""  # of the job; '' for one made of the notebook's
     timeout_s: float | None = None
     max_output_bytes: int = 1_000_000
     source: str | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     limits: Limits = _LIMITS
+    inputs: tuple[str, ...] = ()  # names of variables that go with the cell
+    outputs: tuple[str, ...] = ()  # names of variables that come back
+    output_globs: tuple[str, ...] = ()  # files that come back
 
 
-class _Parser(argparse.ArgumentParser):
+@dataclass(frozen=True, kw_only=True)
+class NotebookSession:
+    """The session of all cells of a notebook that name no other, as `%gpulayer session NAME` set it."""
+
+    name: str
+    requirements: Requirements = _ANYWHERE
+    idle_timeout_s: float | None = None
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, whose help is for a notebook, and whose errors are one line."""
+
+    def __init__(self, prog: str, description: str, examples: str):
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=False,
+            allow_abbrev=False,
+        )
+        self.add_argument("-h", "--help", action="store_true", help="show this")
+
     def error(self, message: str) -> NoReturn:
         """One line, with the nearest option for a wrong one."""
         wrong = re.match(r"unrecognized arguments: (\S+)", message)
         if wrong and not wrong.group(1).startswith("-"):
-            raise UsageError(f"{wrong.group(1)!r} belongs to no option (%%gpulayer -h lists them)")
+            raise UsageError(self._of_no_option(wrong.group(1)))
         if wrong:
-            options = [o for action in self._actions for o in action.option_strings if o.startswith("--")]
-            near = difflib.get_close_matches(wrong.group(1).split("=")[0], options, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(wrong.group(1).split("=")[0], self.options(), n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"unknown option {wrong.group(1)}{hint} (%%gpulayer -h lists them)")
+            raise UsageError(f"unknown option {wrong.group(1)}{hint} ({self.prog} -h lists them)")
+        lacking = message.removeprefix("the following arguments are required: ")
+        if lacking != message:
+            raise UsageError(f"{self.prog} {lacking}: {lacking} is missing ({self.prog} -h)")
         message = message.removeprefix("argument ").replace(": expected one argument", " needs a value")
-        raise UsageError(f"{message} (%%gpulayer -h shows the options)")
+        raise UsageError(f"{message} ({self.prog} -h shows the options)")
+
+    def options(self) -> list[str]:
+        """The long names of all options."""
+        return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+
+    def takes_value(self, option: str) -> bool:
+        """Whether this option has a value behind it."""
+        return any(option in action.option_strings and action.nargs is None for action in self._actions)
+
+    def _of_no_option(self, word: str) -> str:
+        if not self.prog.startswith("%%"):
+            return f"{self.prog} takes nothing more, got {word!r} ({self.prog} -h)"
+        if word in COMMANDS:
+            return f"{word!r} is a command of a line of its own: %gpulayer {word}, with one %"
+        return f"{word!r} belongs to no option (%%gpulayer -h lists them)"
 
 
 def parse_size(text: str) -> int:
@@ -85,14 +137,16 @@ def parse_duration(text: str) -> float:
     return float(match.group(1)) * _SECONDS[match.group(2)]
 
 
-def _time_limit(text: str) -> float:
+def parse_time_limit(text: str) -> float:
+    """A duration that is longer than nothing, in seconds."""
     limit_s = parse_duration(text)
     if limit_s <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} leaves no time at all; write it like 90s, 5min or 2h")
     return limit_s
 
 
-def _count(text: str) -> int:
+def parse_count(text: str) -> int:
+    """A whole number, at least 1."""
     if not re.fullmatch(r"-?\d{1,9}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
     if int(text) < 1:
@@ -100,71 +154,133 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _name(text: str) -> str:
+def parse_name(text: str) -> str:
+    """A name of a worker, a session or a job."""
     if not text.strip() or len(text) > _NAME_LETTERS or not text.isprintable():
         raise argparse.ArgumentTypeError(f"{text[:_NAME_LETTERS]!r} is no name: 1 to {_NAME_LETTERS} letters")
     return text
 
 
-def _accelerator(text: str) -> str:
-    if text not in _ACCELERATORS:
-        near = _MEANT.get(text.lower()) or next(iter(difflib.get_close_matches(text.lower(), _ACCELERATORS, n=1)), "")
+def parse_variables(text: str) -> list[str]:
+    """'a,b' as names of variables."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise argparse.ArgumentTypeError(f"{name!r} is no name of a variable; write them like a,b")
+    return names
+
+
+def parse_glob(text: str) -> str:
+    """A glob of files in the cell's folder."""
+    parts = text.split("/")
+    if not text.strip() or ".." in parts or text.startswith("~"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no glob below the cell's folder; write it like results/*.csv")
+    return text
+
+
+def parse_accelerator(text: str) -> str:
+    """A kind of accelerator."""
+    if text not in ACCELERATORS:
+        near = _MEANT.get(text.lower()) or next(iter(difflib.get_close_matches(text.lower(), ACCELERATORS, n=1)), "")
         hint = f"; did you mean {near}?" if near else ""
         raise argparse.ArgumentTypeError(f"unknown accelerator {text!r}: cuda, mps or cpu{hint}")
     return text
 
 
 @lru_cache(maxsize=1)
-def cell_parser() -> argparse.ArgumentParser:
+def cell_parser() -> Parser:
     """The parser of `%%gpulayer`."""
-    parser = _Parser(
-        prog="%%gpulayer",
-        description="Run this cell on a worker; its output comes back here while it runs.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
-        allow_abbrev=False,
-    )
+    parser = Parser("%%gpulayer", "Run this cell on a worker; its output comes back here while it runs.", _EXAMPLES)
     add = parser.add_argument
-    add("-h", "--help", action="store_true", help="show this")
-    add("--accelerator", type=_accelerator, metavar="KIND", help="cuda or mps; cpu, or nothing, for any machine")
-    add("--devices", type=_count, metavar="N", help="how many accelerators of that kind (default 1)")
-    add("--worker", type=_name, metavar="NAME", help="on this machine only")
-    add("--session", type=_name, metavar="NAME",
+    add_place(parser)
+    add("--session", type=parse_name, metavar="NAME",
         help="keep the kernel of this name between cells; without it each cell is fresh")  # fmt: skip
+    add_idle_timeout(parser)
+    add(
+        "--name", type=parse_name, metavar="NAME", help="what the job is called in lists (default: the notebook's name)"
+    )
+    add("--quiet", action="store_true", help="no status line; errors show all the same")
     add("--detach", action="store_true", help="don't wait; %%gpulayer attach shows the output later")
-    add("--timeout", type=_time_limit, metavar="TIME", help="end the cell after so much running time, like 10min")
+    add("--in", type=parse_variables, action="extend", default=[], dest="inputs", metavar="A,B",
+        help="variables of this notebook whose values the cell begins with")  # fmt: skip
+    add("--out", type=parse_variables, action="extend", default=[], dest="outputs", metavar="C,D",
+        help="variables of the cell whose values come back into this notebook")  # fmt: skip
+    add("--output", type=parse_glob, action="append", default=[], dest="output_globs", metavar="GLOB",
+        help="files that come back if the cell made or changed them, like 'results/*.csv'")  # fmt: skip
+    add("--timeout", type=parse_time_limit, metavar="TIME", help="end the cell after so much running time, like 10min")
     add("--source", metavar="FOLDER", help="the folder that travels with the cell (default: the notebook's own)")
     add("--include", action="append", default=[], metavar="GLOB",
         help="files that travel although an ignore file or their look of a secret keeps them here")  # fmt: skip
     add("--exclude", action="append", default=[], metavar="GLOB", help="files that stay here")
     add("--max-file", type=parse_size, default=_LIMITS.file_bytes, metavar="SIZE", help="of one file (default 50MB)")
     add("--max-bundle", type=parse_size, default=_LIMITS.bundle_bytes, metavar="SIZE", help="of all (default 200MB)")
-    add("--max-files", type=_count, default=_LIMITS.files, metavar="N", help="that travel (default 100000)")
-    add("--max-output", type=parse_size, default=1_000_000, metavar="SIZE",
-        help="of more text than this, show head and tail (default 1MB)")  # fmt: skip
+    add("--max-files", type=parse_count, default=_LIMITS.files, metavar="N", help="that travel (default 100000)")
+    add_max_output(parser)
     return parser
 
 
-def parse_cell_line(line: str) -> CellOptions:
-    """The options of a cell magic's line. Raises `UsageError` or `HelpWanted`."""
-    parser = cell_parser()
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise UsageError(f"the line can't be read: {error}") from error
-    given = parser.parse_args(words)
-    if given.help:
-        raise HelpWanted(parser.format_help())
+def add_place(parser: Parser) -> None:
+    """The options that say where."""
+    add = parser.add_argument
+    add("--accelerator", type=parse_accelerator, metavar="KIND", help="cuda or mps; cpu, or nothing, for any machine")
+    add("--devices", type=parse_count, metavar="N", help="how many accelerators of that kind (default 1)")
+    add("--worker", type=parse_name, metavar="NAME", help="on this machine only")
+
+
+def add_idle_timeout(parser: Parser) -> None:
+    """How long a session is kept."""
+    parser.add_argument("--idle-timeout", type=parse_time_limit, metavar="TIME",
+        help="end the session that is opened here after so long without a cell (default 30min)")  # fmt: skip
+
+
+def add_max_output(parser: Parser) -> None:
+    """How much text is shown."""
+    parser.add_argument("--max-output", type=parse_size, default=1_000_000, metavar="SIZE",
+        help="of more text than this, show head and tail (default 1MB)")  # fmt: skip
+
+
+def requirements_of(given: argparse.Namespace) -> Requirements:
+    """What the options that say where ask for. Raises `UsageError`."""
     if given.devices is not None and given.accelerator in (None, "cpu"):
         raise UsageError("--devices counts accelerators: name their kind too, like --accelerator cuda")
-    requirements = Requirements(accelerator=given.accelerator, devices=given.devices or 0, worker=given.worker)
+    return Requirements(accelerator=given.accelerator, devices=given.devices or 0, worker=given.worker)
+
+
+def split(line: str) -> list[str]:
+    """A magic's line as words. Raises `UsageError`."""
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"the line can't be read: {error}") from error
+
+
+def parse_cell_line(line: str, kept: NotebookSession | None = None) -> CellOptions:
+    """The options of a cell magic's line, in a notebook that has the session `kept`.
+
+    Raises `UsageError` or `HelpWanted`.
+    """
+    parser = cell_parser()
+    given = parser.parse_args(split(line))
+    if given.help:
+        raise HelpWanted(parser.format_help())
+    requirements, session, idle_timeout_s = requirements_of(given), given.session, given.idle_timeout
+    if kept is not None and session in (None, kept.name):
+        session, idle_timeout_s = kept.name, idle_timeout_s or kept.idle_timeout_s
+        requirements = kept.requirements if requirements == _ANYWHERE else requirements
+    if idle_timeout_s is not None and session is None:
+        raise UsageError("--idle-timeout is of a session: name one with --session NAME")
     return CellOptions(
         requirements=requirements,
-        session=given.session,
+        session=session,
+        idle_timeout_s=idle_timeout_s,
+        quiet=given.quiet,
+        name=given.name or "",
         detach=given.detach,
         timeout_s=given.timeout,
         max_output_bytes=given.max_output,
+        inputs=tuple(dict.fromkeys(given.inputs)),
+        outputs=tuple(dict.fromkeys(given.outputs)),
+        output_globs=tuple(dict.fromkeys(given.output_globs)),
         source=given.source,
         include=tuple(given.include),
         exclude=tuple(given.exclude),

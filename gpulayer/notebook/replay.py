@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.displayhook import CapturingDisplayHook
 
 from gpulayer.client.errors import RemoteError
+from gpulayer.notebook.comms import Comms
 from gpulayer.notebook.words import size
 from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel
 
@@ -36,9 +38,10 @@ class Replay:
     """One job's stream into one cell. Bytes in; output at the local front end; the remote exception kept.
 
     Of more text than `max_output_bytes` the first half and the last half are shown; all of it stays in the stream.
+    Where the cell clears its output, `on_clear` is called once that has happened.
     """
 
-    def __init__(self, shell: Any, job: str, max_output_bytes: int):
+    def __init__(self, shell: Any, job: str, max_output_bytes: int, *, on_clear: Callable[[], None] = lambda: None):
         self._shell = shell
         self._job = job
         self.scope = job  # of display ids: the same id in another job is another display, unless they share a kernel
@@ -46,6 +49,9 @@ class Replay:
         self._head_left = max_output_bytes // 2
         self._tail = _Tail(max_output_bytes - max_output_bytes // 2)
         self._touched: set[str] = set()
+        self._on_clear = on_clear
+        self._clears_next = False  # the front end clears the output when the next one comes
+        self._comms = Comms(shell.get_parent) if hasattr(shell, "kernel") else None  # a terminal shows no widgets
         self._errors: list[RemoteError] = []  # all that the kernel showed, the last of them not yet shown here
         self.error: RemoteError | None = None
         self.reply: dict[str, Any] | None = None  # how the kernel says that the cell ended
@@ -101,6 +107,10 @@ class Replay:
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None:
             handler(json.loads(parts[3]))
+        elif self._comms is not None and kind in ("comm_open", "comm_msg", "comm_close"):
+            self._show_error()
+            self.flush()  # what was printed before an Output widget took over is not its
+            self._comms.take(kind, parts)
 
     def _on_stream(self, content: dict[str, Any]) -> None:
         self._show_error()
@@ -114,7 +124,7 @@ class Replay:
 
     def _on_execute_result(self, content: dict[str, Any]) -> None:
         self._show_error()
-        self.flush()
+        self._begin()
         hook = self._shell.displayhook
         if isinstance(sys.displayhook, CapturingDisplayHook):  # %%capture, capture_output
             sys.displayhook(_Rendered(content["data"], content.get("metadata", {})))
@@ -132,7 +142,10 @@ class Replay:
     def _on_clear_output(self, content: dict[str, Any]) -> None:
         self._show_error()
         self.flush()
-        self._shell.display_pub.clear_output(wait=bool(content.get("wait", False)))
+        self._clears_next = bool(content.get("wait", False))
+        self._shell.display_pub.clear_output(wait=self._clears_next)
+        if not self._clears_next:
+            self._on_clear()
 
     def _on_error(self, content: dict[str, Any]) -> None:
         self._show_error()
@@ -173,7 +186,7 @@ class Replay:
             return
         error = self._errors[-1]
         error.shown = True
-        self.flush()
+        self._begin()
         if hasattr(hook, "session") and hasattr(hook, "pub_socket"):
             content = {"ename": error.ename, "evalue": error.evalue, "traceback": error.traceback}
             topic = (getattr(hook, "topic", None) or b"").replace(b"execute_result", b"error") or None
@@ -186,9 +199,16 @@ class Replay:
 
     # ---------------------------------------------------------------- output
 
+    def _begin(self) -> None:
+        """Something new will be shown."""
+        self.flush()
+        if self._clears_next:
+            self._clears_next = False
+            self._on_clear()
+
     def _display(self, content: dict[str, Any], *, update: bool) -> None:
         self._show_error()
-        self.flush()
+        self.flush() if update else self._begin()
         transient = dict(content.get("transient") or {})
         if "display_id" in transient:
             transient["display_id"] = f"{self.scope}-{transient['display_id']}"
@@ -207,6 +227,8 @@ class Replay:
             self._tail.add(name, text)
 
     def _write(self, name: str, text: str) -> None:
+        if self._clears_next:
+            self._begin()
         if self._touched and name not in self._touched:
             self.flush()  # the other stream's text was first: each has a buffer of its own here
         getattr(sys, name).write(text)

@@ -11,20 +11,25 @@ from gpulayer.protocol.types import JobView, State
 
 
 class StatusLine:
-    """Shows a job's state in one display of its own; where there is no front end, on stderr when it matters."""
+    """Shows a job's state in one display of its own; where there is no front end, on stderr when it matters.
 
-    def __init__(self, shell: Any):
+    With `quiet` it shows nothing.
+    """
+
+    def __init__(self, shell: Any, *, quiet: bool = False):
         self._shell = shell
         self._rich = hasattr(shell, "kernel")
+        self._quiet = quiet
         self._shown = ""
         self._id = ""
         self._next_at = 0.0
         self._job: JobView | None = None
+        self.sent = ""  # which files travelled with the cell, in words
 
     def show(self, job: JobView) -> None:
         """The job is this now."""
         self._job = job
-        self._publish(status_line(job, time.time()))
+        self._publish(status_line(job, time.time(), self.sent))
 
     def tick(self) -> None:
         """While it runs, the elapsed time goes on; about once a second."""
@@ -38,8 +43,13 @@ class StatusLine:
         """A line that is not about a job's state, such as an upload."""
         self._publish(text)
 
+    def again(self) -> None:
+        """The cell has cleared its output, and this with it: show it anew, before what comes next."""
+        if self._shown and self._rich:
+            self._display({"text/plain": self._shown}, {"display_id": self._id}, update=False)
+
     def _publish(self, line: str) -> None:
-        if line == self._shown:
+        if line == self._shown or self._quiet:
             return
         self._next_at = time.monotonic() + 1.0
         first, self._shown = not self._shown, line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -16,7 +17,9 @@ class Stop:
     Python delivers interrupts to the main thread only: in others nothing changes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kernel_ends: Callable[[], bool] = lambda: False) -> None:
+        """`kernel_ends` tells, after an interrupt, whether it was no Stop: the front end ends the kernel."""
+        self.kernel_ends = kernel_ends
         self.wanted = False
         self.urgent = False  # asked for again
         self._armed = False

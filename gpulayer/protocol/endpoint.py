@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
+import urllib.parse
 from pathlib import Path
 
 import msgspec
 
 from gpulayer.protocol.types import Struct
+
+_LOOPBACK = re.compile(r"127(\.\d{1,3}){3}")
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -51,6 +55,12 @@ def read_endpoint(folder: Path) -> Endpoint | None:
         return msgspec.json.decode((folder / "endpoint.json").read_bytes(), type=Endpoint)
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return None
+
+
+def on_loopback(url: str) -> bool:
+    """Whether an address is of this machine itself: there no proxy is used, elsewhere the environment's."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or _LOOPBACK.fullmatch(host) is not None
 
 
 def write_private(path: Path, data: bytes) -> None:

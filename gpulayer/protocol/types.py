@@ -91,6 +91,9 @@ class CellSpec(Struct, frozen=True, kw_only=True):
     session: str | None = None  # the name of a session; None for fresh state
     execution_count: int = 1  # the notebook's own, so that tracebacks carry it
     idle_timeout_s: float = 1800.0  # of the session that this cell opens
+    inputs: str = ""  # digest of the blob of values that are there before the cell; '' for none
+    outputs: tuple[str, ...] = ()  # names of the variables whose values come back after it
+    output_globs: tuple[str, ...] = ()  # files that come back if the cell made or changed them, in gitignore's syntax
 
 
 class JobSpec(Struct, frozen=True, kw_only=True):
@@ -119,6 +122,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
     tail: str = ""  # the last lines of a process that died
+    values: str = ""  # digest of the blob with the values of `CellSpec.outputs`; '' where none came back
+    values_bytes: int = 0
+    files: str = ""  # digest of the manifest of the files of `CellSpec.output_globs`; '' where none were asked for
 
 
 class Reason(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ SHARED_FILE_BYTES = 1 << 22
 """About so large are shared files. A kill loses what is not yet in one, and nothing else of an upload."""
 
 _LEFT_OVER_S = 86_400.0
+_COARSE_NS = 50_000_000
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ROW = struct.Struct(">32sQQ")
 _FOOT = struct.Struct(">QQ8s")
@@ -233,7 +234,8 @@ class _Shared:
             return False
         if stamp_ns == self._stamp_ns:
             return False
-        self._stamp_ns = stamp_ns
+        # A clock may be coarse: of a folder that changed just now more may change without another stamp.
+        self._stamp_ns = stamp_ns if time.time_ns() - stamp_ns > _COARSE_NS else -1
         with os.scandir(self._folder) as entries:
             unknown = [entry.path for entry in entries if entry.path not in self._known]
         for path in unknown:

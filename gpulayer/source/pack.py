@@ -29,6 +29,7 @@ __all__ = [
     "InMemory",
     "Pieces",
     "Stream",
+    "file_chunks",
     "iter_pack",
     "plain_pack_bytes",
     "read_pack",
@@ -172,6 +173,13 @@ def _coder(compress: bool) -> tuple[Callable[[bytes], bytes], Callable[[], bytes
 
     stream = zstandard.ZstdCompressor(level=LEVEL).compressobj()
     return stream.compress, stream.flush
+
+
+def file_chunks(digest: str, path: os.PathLike[str] | str) -> Iterator[bytes]:
+    """A file's bytes, in pieces. Raises as `write_pack` does: before the end, where it is not what its digest says."""
+    framed = _framed_file(_raw_digest(digest), path, True)
+    next(framed)  # the header
+    yield from framed
 
 
 def _raw_digest(digest: str) -> bytes:

@@ -16,6 +16,7 @@ from tornado.httpserver import HTTPServer
 
 from gpulayer._version import __version__
 from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.types import FRAME_DATA_BYTES
 from gpulayer_server.core.events import LocalWorkerExpected, ShutdownWanted
 from gpulayer_server.core.state import Settings
 from gpulayer_server.datafolder import DataFolder
@@ -54,7 +55,7 @@ class Service:
     def _listen(self) -> Endpoint:
         token = secrets.token_urlsafe(32)
         app = make_app(self.shell, token, getpass.getuser())
-        self._server = HTTPServer(app, max_buffer_size=128 * 1024 * 1024)
+        self._server = HTTPServer(app, max_buffer_size=128 * 1024 * 1024, chunk_size=FRAME_DATA_BYTES)
         listening = _bind(self._wanted_port or self.folder.last_port)
         self._server.add_sockets([listening])
         port = listening.getsockname()[1]

@@ -107,10 +107,13 @@ class Shell:
             return
         self._outbox.append(unit)
         if ops:
-            self._committing += 1
-            if not self._decided:
-                self._loop.call_soon(self.commit)
-            self._decided.append(ops)
+            self._decide(ops)
+
+    def _decide(self, ops: list[Op]) -> None:
+        self._committing += 1
+        if not self._decided:
+            self._loop.call_soon(self.commit)
+        self._decided.append(ops)
 
     def commit(self) -> None:
         """Let what was decided until now, such as by all of one frame, be one transaction; else the next turn does."""
@@ -126,6 +129,16 @@ class Shell:
         self._request_n += 1
         self._requests[self._request_n] = reply
         self.handle(make(self._request_n))
+
+    def write(self, ops: list[Op], reply: Reply) -> None:
+        """Commit rows that are not the plane's, as a unit; `reply` is called once: None, or why nothing was written."""
+        if self._failing:
+            reply(_full("the control plane is recovering from a failed write"))
+            return
+        self._request_n += 1
+        self._requests[self._request_n] = reply
+        self._outbox.append(_Unit(Effects(replies=[(self._request_n, None)]), True))
+        self._decide(ops)
 
     def after_commits(self, read: Callable[[], None]) -> None:
         """Call `read` when everything decided so far is committed: what it sees can't be taken back."""

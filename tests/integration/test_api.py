@@ -42,8 +42,12 @@ ROUTES = [
     ("POST", "/v1/blobs"),
     ("POST", "/v1/blobs/fetch"),
     ("GET", "/v1/blobs/" + "0" * 64),
+    ("GET", "/v1/tokens"),
+    ("POST", "/v1/tokens"),
+    ("DELETE", "/v1/tokens/abcd"),
+    ("POST", "/v1/join"),
 ]
-SOCKETS = ["/v1/worker", "/v1/client", "/v1/jobs/abcd/stream"]
+SOCKETS = ["/v1/worker", "/v1/client", "/v1/jobs/abcd/stream", "/v1/jobs/abcd/events", "/v1/watch"]
 
 
 def submit(deployment: Deployment, key: str, code: str, **more: Any) -> dict[str, Any]:

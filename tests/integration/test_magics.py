@@ -103,16 +103,6 @@ def test_cancel(deployment: Deployment, notebook: Notebook, gate: Gate) -> None:
     assert notebook.run(f"%gpulayer cancel {job}").text().startswith("■ cancelled on alpha")
 
 
-def test_status_shows_machines_jobs_and_sessions(notebook: Notebook) -> None:
-    notebook.run("%%gpulayer --session looked-at\n1")
-    lines = notebook.run("%gpulayer status").text().splitlines()
-    assert lines[0] == "machines"
-    assert any(line.startswith("  alpha  online · 3 of 4 slots free · no accelerator") for line in lines)
-    assert any(line.startswith("  beta  online · 1 of 1 slots free") for line in lines)
-    assert lines[lines.index("jobs") + 1].startswith("  ✓ done on alpha in ")
-    assert lines[lines.index("sessions") + 1].startswith("  looked-at  on alpha · idle for ")
-
-
 def test_a_handle_tells_the_jobs_status(notebook: Notebook) -> None:
     notebook.run("%%gpulayer --detach\n1")
     notebook.run("handle = _")
@@ -170,10 +160,13 @@ def test_a_wrong_option_is_one_line_that_helps(notebook: Notebook, line: str, sa
     ("line", "said"),
     [
         ("sttus", "unknown command 'sttus'"),
-        ("attach", "%gpulayer attach JOB"),
-        ("cancel", "%gpulayer cancel JOB"),
-        ("attach zzzz", "no job zzzz"),
-        ("cancel zzzz", "no live job zzzz"),
+        ("attach", "%gpulayer attach JOB: JOB is missing"),
+        ("cancel", "%gpulayer cancel JOB: JOB is missing"),
+        ("attach zzzz", "no job zzzz; the last ones are "),
+        ("cancel zzzz", "no job zzzz; the last ones are "),
+        ("logs zzzz", "no job zzzz; the last ones are "),
+        ("release zzzz", "no session zzzz"),
+        ("session x --worker alhpa", "no worker alhpa; did you mean alpha?"),
         ("status now", "%gpulayer status takes nothing more, got 'now'"),
     ],
 )

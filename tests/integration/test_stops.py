@@ -97,7 +97,7 @@ def test_stop_while_it_waits_takes_it_out_of_the_queue(deployment: Deployment, n
     until(lambda: deployment.api.jobs(limit=1)[0].state is State.RUNNING, "the first job's begin")
     cell = notebook.start("%%gpulayer --worker beta\n1")
     cell.until(lambda cell: any("waiting" in line for line in cell.out.status))
-    assert "beta all 1 slot busy" in cell.out.status[-1]
+    assert "beta: all 1 slot busy" in cell.out.status[-1]
     notebook.interrupt()
     assert "was cancelled" in cell.wait().traceback
     waiting, holding = deployment.api.jobs(limit=2)

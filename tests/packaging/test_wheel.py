@@ -32,7 +32,7 @@ def test_the_wheel_holds_what_ships_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     print("\n".join(names))
     tops = {name.split("/")[0] for name in names}
-    info = {top for top in tops if top.endswith(".dist-info")}
+    info = {top for top in tops if top.endswith((".dist-info", ".data"))}
     assert tops - info == {"gpulayer", "gpulayer_server", "gpulayer_worker", "gpulayer_jupyter"}
     for needed in (
         "gpulayer/py.typed",
@@ -40,9 +40,15 @@ def test_the_wheel_holds_what_ships_and_nothing_else(wheel: Path) -> None:
         "gpulayer_server/store/migrations/001_first.sql",
         "gpulayer_worker/kernel/main.py",
         "gpulayer_worker/keeper/__main__.py",
+        "gpulayer_jupyter/labextension/package.json",
     ):
         assert needed in names
     assert not [name for name in names if "test" in name.split("/")[-1]]
+    data = [name.partition(".data/data/")[2] for name in names if ".data/data/" in name]
+    panel = "share/jupyter/labextensions/gpulayer"
+    assert {f"{panel}/package.json", f"{panel}/install.json"} < set(data)
+    assert [name for name in data if name.startswith(f"{panel}/static/remoteEntry.")]
+    assert "etc/jupyter/jupyter_server_config.d/gpulayer.json" in data
 
 
 @pytest.mark.timeout(ENVIRONMENT_S)

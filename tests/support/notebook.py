@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,10 @@ class Outputs:
     outputs: list[dict[str, Any]] = field(default_factory=list)
     status: list[str] = field(default_factory=list)  # the texts of our status line, oldest first
     displays: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by display id, of all of a notebook
-    comms: list[dict[str, Any]] = field(default_factory=list)  # what comms sent, oldest first
+    comms: list[dict[str, Any]] = field(default_factory=list)  # what comms sent, oldest first, with their buffers
     _clear_next: bool = False
 
-    def take(self, kind: str, content: dict[str, Any]) -> None:
+    def take(self, kind: str, content: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
         """Take one iopub message, as a front end does."""
         display_id = (content.get("transient") or {}).get("display_id", "")
         if display_id.startswith(_STATUS):
@@ -56,7 +56,7 @@ class Outputs:
         elif kind in ("stream", "display_data", "execute_result", "error"):
             self._append(kind, content, display_id)
         elif kind.startswith("comm_"):
-            self.comms.append({"kind": kind, **content})
+            self.comms.append({"kind": kind, **content, "buffers": [bytes(each).hex() for each in buffers]})
 
     def _append(self, kind: str, content: dict[str, Any], display_id: str) -> None:
         if self._clear_next:
@@ -158,8 +158,13 @@ class Cell:
         if message["parent_header"].get("msg_id") == self._msg_id:
             kind, content = message["msg_type"], message["content"]
             self.idle = self.idle or (kind == "status" and content["execution_state"] == "idle")
-            self.out.take(kind, content)
+            self.out.take(kind, content, message.get("buffers") or ())
             yield kind, content
+
+    @property
+    def msg_id(self) -> str:
+        """The id of the request, which is the parent of all that comes of it."""
+        return self._msg_id
 
     def text(self, name: str = "stdout") -> str:
         """The text of a stream so far."""
@@ -260,6 +265,14 @@ class Notebook:
         self.process.kill()
         self.process.wait(PATIENCE_S)
 
+    def shut_down(self) -> None:
+        """End the kernel as Jupyter's server does before a restart: an interrupt, then the word."""
+        assert self._client is not None
+        assert self.process is not None
+        self.interrupt()
+        self._client.shutdown(restart=True)
+        self.process.wait(PATIENCE_S)
+
     def close(self) -> None:
         """End the kernel. Harmless when done twice."""
         if self._client is not None:
@@ -291,6 +304,35 @@ class Notebook:
         """Run a cell to its end. Raises TimeoutError or `KernelDied`."""
         return self.start(code).wait(timeout_s)
 
+    def complete(self, code: str) -> list[str]:
+        """What Tab offers at '|'."""
+        assert self._client is not None
+        msg_id = self._client.complete(code.replace("|", ""), code.index("|"))
+        return self.reply(msg_id, PATIENCE_S)["matches"]
+
+    def comm_info(self, target: str) -> dict[str, Any]:
+        """The comms that the kernel has, as a page that is loaded asks for them."""
+        assert self._client is not None
+        return self.reply(self._client.comm_info(target), PATIENCE_S)["comms"]
+
+    def open_comm(self, comm_id: str, target: str, version: str) -> list[dict[str, Any]]:
+        """Open a comm, as a page does; what comms sent until the kernel was done with it."""
+        content = {"comm_id": comm_id, "target_name": target, "data": {}}
+        return self._to_comm("comm_open", content, {"version": version})
+
+    def tell_comm(self, comm_id: str, data: dict[str, Any]) -> list[dict[str, Any]]:
+        """Send a comm a message, as a page does; what comms sent until the kernel was done with it."""
+        return self._to_comm("comm_msg", {"comm_id": comm_id, "data": data}, {})
+
+    def _to_comm(self, kind: str, content: dict[str, Any], metadata: dict[str, Any]) -> list[dict[str, Any]]:
+        assert self._client is not None
+        message = self._client.session.msg(kind, content, metadata=metadata)
+        self._client.shell_channel.send(message)
+        cell = Cell(self, message["header"]["msg_id"])
+        for _ in cell:
+            pass
+        return cell.out.comms
+
     def next_message(self, deadline: float) -> dict[str, Any]:
         """The next iopub message, of any cell; TimeoutError at `deadline` (of time.monotonic), or `KernelDied`."""
         return self._next("get_iopub_msg", deadline)
@@ -320,6 +362,7 @@ class Notebook:
 
 # ---------------------------------------------------------------- comparing two kernels
 
+_DIFFERENT = ("execution_count", "comm_id", "model_id", "msg_id")
 _SAME = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"ipykernel_\d+/\d+\.py"), "ipykernel_PID/CELL.py"),
@@ -329,6 +372,7 @@ _SAME = (
     (re.compile(r"In ?\[\d+\]"), "In [N]"),
     (re.compile(r"\b\d+\.py\b"), "CELL.py"),
     (re.compile(r"display_id=[0-9a-f]{16,}"), "display_id=ID"),
+    (re.compile(r"IPY_MODEL_[0-9a-f]{32}"), "IPY_MODEL_ID"),
     (re.compile(r"[\d.]+(e[+-]?\d+)? ?(ns|[uμµ]s|ms|s)\b"), "DURATION"),
 )
 
@@ -352,7 +396,7 @@ def normalised(outputs: Any) -> Any:
         if isinstance(value, list):
             return [same(each) for each in value]
         if isinstance(value, dict):
-            return {name: same(each) for name, each in value.items() if name not in ("execution_count", "comm_id")}
+            return {name: same(each) for name, each in value.items() if name not in _DIFFERENT}
         return value
 
     return json.loads(json.dumps(same(outputs)))

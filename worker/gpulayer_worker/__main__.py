@@ -17,13 +17,14 @@ from pathlib import Path
 
 from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
 from gpulayer.protocol.localdisk import network_filesystem
-
-_GONE_S = 15.0  # a control plane notices by then that a connection of this worker is of the past
+from gpulayer_worker.credential import GONE_S, JoinError, address, joined_endpoint, read_credential
 
 _USAGE = """\
 examples:
-  gpulayer-worker join http://127.0.0.1:8765            join the control plane of this user on this machine
-  gpulayer-worker join http://127.0.0.1:8765 --name b   a second worker beside it, with another name
+  gpulayer-worker join https://HOST/PATH --token TOKEN   join a control plane on another machine, by the line it shows
+  gpulayer-worker join                                   the same worker again: it has a credential of its own now
+  gpulayer-worker join http://127.0.0.1:8765             join the control plane of this user on this machine
+  gpulayer-worker join http://127.0.0.1:8765 --name b    a second worker beside it, with another name
 """
 
 
@@ -43,9 +44,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("join", "join, and stay until told to end"), ("agent", argparse.SUPPRESS)):
         command = commands.add_parser(name, help=text)
-        command.add_argument("url", nargs="?", help="the control plane's address; its token is read from endpoint.json")
-        command.add_argument("--control-plane", type=Path, default=data_folder(), metavar="FOLDER",
-                             help="the data folder of the control plane, where endpoint.json lies")  # fmt: skip
+        command.add_argument("url", nargs="?", help="the control plane's address")
+        if name == "join":
+            command.add_argument("--token", help="of a join line: exchanged at once for a credential of this worker's "
+                                 "own, which is kept in its data folder; later joins need none")  # fmt: skip
+        else:
+            command.add_argument("--joined", action="store_true")  # the credential in --data counts, and nothing else
+        command.add_argument("--control-plane", type=Path, metavar="FOLDER",
+                             help="the data folder of a control plane on this machine, with endpoint.json")  # fmt: skip
         command.add_argument("--data", type=Path, help="this worker's own data folder")
         command.add_argument("--name", default=platform.node() or "worker", help="the name that people see")
         command.add_argument("--slots", type=int, help="how many tasks at a time; by default the usable cores")
@@ -66,10 +72,13 @@ def _data(options: argparse.Namespace) -> Path:
 
 def _join(options: argparse.Namespace) -> int:
     """Become the keeper, which starts the agent, and starts it again."""
-    problem = _check(options)
+    try:
+        problem, code = _check(options), 2
+    except JoinError as error:
+        problem, code = str(error), error.code
     if problem:
         print(f"gpulayer-worker: {problem}", file=sys.stderr)  # noqa: T201 a command's own output
-        return 2
+        return code
     flags = ["--portable"] if options.portable else []
     command = [sys.executable, "-m", "gpulayer_worker.keeper", "--data", str(_data(options)), *flags]
     # A new program, not a call: the keeper stays for as long as the worker, and what was imported here is half of it.
@@ -83,19 +92,44 @@ def _check(options: argparse.Namespace) -> str:
     if kind:
         text = f"{_data(options)} lies on a network file system ({kind}), where locks and sockets are not safe"
         return f"{text}; give --data a folder on a local disk"
-    if options.local:
+    options.url = address(options.url) if options.url else None
+    options.joined = not options.local and _joined(options)
+    options.control_plane = options.control_plane or data_folder()
+    if options.local or options.joined:
         return ""
     endpoint = read_endpoint(options.control_plane)
     if endpoint is None:
-        return f"no control plane: {options.control_plane}/endpoint.json is not there; start one, or name its folder"
-    if options.url and options.url.rstrip("/") != endpoint.url:
-        return f"no token for {options.url}: {options.control_plane}/endpoint.json is for {endpoint.url}"
+        text = f"no control plane: {options.control_plane}/endpoint.json is not there; start one, or name its folder"
+        return f"{text}, or paste the join line of one on another machine, with its --token"
+    if options.url and options.url != endpoint.url:
+        text = f"no token for {options.url}: {options.control_plane}/endpoint.json is for {endpoint.url}"
+        return f"{text}; paste the whole join line, with its --token"
     return _refusal(endpoint, options)
+
+
+def _joined(options: argparse.Namespace) -> bool:
+    """Whether this worker has a credential of its own: from now on, by a token, or since before. Raises `JoinError`."""
+    from gpulayer_worker.joining import check, join  # they take long to import: a local worker does without
+
+    data = _data(options)
+    if options.token is not None:
+        if options.url is None or options.control_plane is not None:
+            text = "--token goes with the address that it is for, and without --control-plane"
+            raise JoinError(f"{text}: gpulayer-worker join URL --token TOKEN", code=2)
+        note = join(options.url, options.token, data, options.name)
+        if note:
+            print(f"gpulayer-worker: {note}", file=sys.stderr)  # noqa: T201 a command's own output
+        return True
+    credential = read_credential(data)
+    if options.control_plane is not None or credential is None or options.url not in (None, credential.url):
+        return False
+    check(credential, data)
+    return True
 
 
 def _refusal(endpoint: Endpoint, options: argparse.Namespace) -> str:
     """Why the control plane would not have this worker; '' also where none answers now: the agent waits for it."""
-    deadline = time.monotonic() + _GONE_S
+    deadline = time.monotonic() + GONE_S
     while True:
         answer = _workers(endpoint)
         if isinstance(answer, int):
@@ -139,7 +173,8 @@ def _id_of_idle(data: Path) -> str:
 
 def agent_argv(options: argparse.Namespace) -> list[str]:
     """The command line of an agent with the same options."""
-    argv = [sys.executable, "-m", "gpulayer_worker", "agent", "--control-plane", str(options.control_plane.absolute())]
+    argv = [sys.executable, "-m", "gpulayer_worker", "agent"]
+    argv += ["--joined"] if options.joined else ["--control-plane", str(options.control_plane.absolute())]
     argv += ["--data", str(_data(options)), "--name", options.name, "--python", options.python]
     argv += ["--warm", str(options.warm), "--reserve-bytes", str(options.reserve_bytes)]
     if options.slots is not None:
@@ -155,14 +190,14 @@ def _agent(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def endpoint() -> Endpoint | None:
-        return read_endpoint(options.control_plane)
+        return joined_endpoint(options.data) if options.joined else read_endpoint(options.control_plane)
 
     given = Options(
         data=options.data,
         name=options.name,
         slots=options.slots or usable_cores(),
         python=options.python,
-        control_plane=options.control_plane,
+        control_plane=None if options.joined else options.control_plane,
         agent_argv=agent_argv(options),
         local=options.local,
         portable=options.portable,

@@ -86,7 +86,7 @@ class Agent:
         self._keeper = KeeperLink(self.options.data, self.options.agent_argv, portable=self.options.portable)
         await self._keeper.start()
         self.kernels = Kernels(self.layout, self._keeper, python=self.options.python, warm=self.options.warm)
-        self.workspaces = Workspaces(Blobs(self.layout.blobs), self._endpoint_now, self._blobs_beside)
+        self.workspaces = Workspaces(Blobs(self.layout.blobs), self.endpoint, self._blobs_beside)
         await self._find_what_was()
         await asyncio.to_thread(self.layout.furnish)
         self._channel = Channel(
@@ -113,10 +113,11 @@ class Agent:
         folder = self.options.control_plane
         return folder / "blobs" if folder is not None else None
 
-    def _endpoint_now(self) -> Endpoint:
+    def endpoint(self) -> Endpoint:
+        """Where the control plane is, and the credential for it. Raises OSError where that is not known."""
         endpoint = self._find_endpoint()
         if endpoint is None:
-            raise OSError("no endpoint.json names a control plane")
+            raise OSError("no endpoint.json or credential.json names a control plane")
         return endpoint
 
     async def _find_what_was(self) -> None:

@@ -8,11 +8,12 @@ import random
 from collections.abc import Callable, Iterator
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.endpoint import Endpoint, on_loopback
 from gpulayer.protocol.messages import Order, Output, ProtocolError, Refuse, ServerMessage, WorkerMessage, to_worker
 from gpulayer.protocol.types import FRAME_DATA_BYTES
+from gpulayer_worker.web import ENDED_TOKENS, problem_in
 
 log = logging.getLogger("gpulayer.worker")
 
@@ -71,24 +72,36 @@ class Channel:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 await self._once()
+            except InvalidStatus as error:
+                self._turned_away(error)
             except (OSError, ConnectionClosed, InvalidHandshake, InvalidURI, ProtocolError, TimeoutError) as error:
-                if self.away_since is None:
-                    self.away_since = loop.time()
-                    log.warning("control plane out of reach: %s; jobs go on", error)
+                self._away(error)
             # jittered, so that a fleet does not come back in one moment
             await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.5))
             self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
 
+    def _away(self, error: Exception) -> None:
+        if self.away_since is None:
+            self.away_since = asyncio.get_running_loop().time()
+            log.warning("control plane out of reach: %s; jobs go on", error)
+
+    def _turned_away(self, error: InvalidStatus) -> None:
+        """The control plane, or what stands before it, let us not in: for good where it knows that our token ended."""
+        answer = error.response
+        problem = problem_in(answer.headers.get("Content-Type", ""), bytes(answer.body or b""))
+        if problem is not None and problem.code in ENDED_TOKENS:
+            self._received([Refuse(code=problem.code, text=problem.line())])
+        else:
+            self._away(error)
+
     async def _once(self) -> None:
         endpoint = self._endpoint()
         if endpoint is None:
-            raise OSError("no endpoint.json names a control plane")
+            raise OSError("no endpoint.json or credential.json names a control plane")
         url = endpoint.url.replace("http", "ws", 1) + "/v1/worker"
-        local = "//127.0.0.1" in url or "//localhost" in url or "//[::1]" in url
         async with connect(
             url,
             additional_headers={"Authorization": f"Bearer {endpoint.token}"},
@@ -98,7 +111,7 @@ class Channel:
             ping_timeout=20,
             open_timeout=10,
             close_timeout=2,
-            proxy=None if local else True,
+            proxy=None if on_loopback(endpoint.url) else True,
         ) as connection:
             await self._converse(connection)
 

@@ -100,6 +100,10 @@ class Layout:
         """An attempt's spool."""
         return self.attempt(attempt) / "spool"
 
+    def values(self, attempt: str) -> Path:
+        """Where an attempt's kernel leaves the values that go back."""
+        return self.attempt(attempt) / "values"
+
     def _named(self, kind: str, name: str) -> Path:
         return _named(self.data, kind, name)
 

@@ -17,8 +17,9 @@ from gpulayer.source import Manifest, materialize, read_pack, synchronize, worth
 from gpulayer.source.blobs import BlobReader, Blobs, Span
 from gpulayer.source.materialize import Written
 from gpulayer.source.pack import Pieces
+from gpulayer_worker.web import open_client
 
-_TIMEOUT = httpx.Timeout(30.0, read=120.0)
+TIMEOUT = httpx.Timeout(30.0, read=120.0)
 _CHUNK_BYTES = 256 * 1024
 
 
@@ -123,8 +124,23 @@ class Workspaces:
                 if missing := self._missing(manifest, near):
                     self._get_pack(client or stack.enter_context(self._client()), missing, tell)
         except httpx.HTTPError as error:
-            raise FetchError(f"bundle {digest[:12]}… could not be fetched: {_why(error)}") from error
+            raise FetchError(f"bundle {digest[:12]}… could not be fetched: {why(error)}") from error
         return manifest
+
+    def blob(self, digest: str, tell: Callable[[str], None]) -> Span:
+        """Where one blob is, fetched if it is not within reach. Raises `FetchError`, `BlobError`."""
+        self._look_beside()
+        span = self._find(digest)
+        if span is not None:
+            return span
+        tell("fetching the values of --in")
+        try:
+            with self._client() as client:
+                self._get(client, digest)
+        except httpx.HTTPError as error:
+            raise FetchError(f"blob {digest[:12]}… could not be fetched: {why(error)}") from error
+        path = self._blobs.path(digest)
+        return Span(str(path), 0, path.stat().st_size)
 
     def _look_beside(self) -> None:
         folder = self._beside()
@@ -148,12 +164,7 @@ class Workspaces:
         return sizes
 
     def _client(self) -> httpx.Client:
-        endpoint = self._endpoint()
-        local = endpoint.url.startswith(("http://127.0.0.1", "http://localhost", "http://[::1]"))
-        headers = {"Authorization": f"Bearer {endpoint.token}"}
-        tls = endpoint.url.startswith("https")  # without it there are no certificates to load, which takes 60 ms
-        options = {"base_url": endpoint.url, "verify": tls, "trust_env": not local}
-        return httpx.Client(headers=headers, timeout=_TIMEOUT, **options)
+        return open_client(self._endpoint(), TIMEOUT)
 
     def _get(self, client: httpx.Client, digest: str) -> None:
         with client.stream("GET", f"/v1/blobs/{digest}") as response:
@@ -172,7 +183,8 @@ class Workspaces:
             self._blobs.take(read_pack(Pieces(lambda: next(body, b"")), wanted=missing))
 
 
-def _why(error: httpx.HTTPError) -> str:
+def why(error: httpx.HTTPError) -> str:
+    """What went wrong with a request, in one line."""
     if isinstance(error, httpx.HTTPStatusError):  # its own text has a second line
         return f"the control plane answered {error.response.status_code} {error.response.reason_phrase}"
     return str(error) or type(error).__name__

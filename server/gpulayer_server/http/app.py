@@ -6,12 +6,14 @@ from typing import Any
 
 from tornado import web
 
-from gpulayer_server.http import rest, source
+from gpulayer_server.http import rest, source, tokens
+from gpulayer_server.http.base import Access
 from gpulayer_server.http.client_socket import ClientSocket
 from gpulayer_server.http.events import EventsSocket
 from gpulayer_server.http.watch import WatchSocket
 from gpulayer_server.http.worker_socket import WorkerSocket
 from gpulayer_server.shell import Shell
+from gpulayer_server.tokens import Tokens
 
 _ID = r"([A-Za-z0-9_-]{1,64})"
 
@@ -31,6 +33,9 @@ def routes() -> list[tuple[str, type[web.RequestHandler]]]:
         (r"/v1/workers", rest.WorkersHandler),
         (r"/v1/sessions", rest.SessionsHandler),
         (r"/v1/sessions/([^/]{1,200})", rest.SessionHandler),
+        (r"/v1/tokens", tokens.TokensHandler),
+        (rf"/v1/tokens/{_ID}", tokens.TokenHandler),
+        (r"/v1/join", tokens.JoinHandler),
         (r"/v1/bundles", source.BundlesHandler),
         (r"/v1/blobs", source.BlobsHandler),
         (r"/v1/blobs/fetch", source.FetchHandler),
@@ -39,8 +44,9 @@ def routes() -> list[tuple[str, type[web.RequestHandler]]]:
 
 
 def make_app(shell: Shell, token: str, owner: str) -> web.Application:
-    """The tornado application; every route needs the token."""
-    given: dict[str, Any] = {"shell": shell, "token": token, "owner": owner}
+    """The tornado application; every route needs a token, and `token` is good for all of them."""
+    access = Access(token, Tokens(shell, shell.store.tokens(), shell.clock.now))
+    given: dict[str, Any] = {"shell": shell, "access": access, "owner": owner}
     return web.Application(
         [(path, handler, given) for path, handler in routes()],
         default_handler_class=rest.NothingHandler,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import traceback
 from typing import Any
 
@@ -11,33 +12,80 @@ import msgspec
 from tornado import web, websocket
 
 from gpulayer.protocol.types import Problem
+from gpulayer_server.auth import ADMIN, JOIN, WORKER, Token
 from gpulayer_server.shell import Shell, log
+from gpulayer_server.tokens import Tokens
+
+MAY: dict[str, re.Pattern[str]] = {
+    ADMIN: re.compile(r"(?!POST /v1/join$).*"),
+    JOIN: re.compile(r"POST /v1/join"),
+    WORKER: re.compile(r"GET /v1/(health|worker)|[A-Z]+ /v1/(blobs|bundles)(/.*)?"),
+}
+"""Role: the methods and paths that it may use. What is not named here is the admin's alone."""
+
+
+class Access:
+    """Who may do what: the token of `endpoint.json`, and those that were given out."""
+
+    def __init__(self, token: str, tokens: Tokens):
+        self.tokens = tokens
+        self._admin = f"Bearer {token}".encode()
+
+    def check(self, authorization: str, method: str, path: str) -> Token | None:
+        """The token that a request brings, None for that of `endpoint.json`. Raises `ProblemError`: 401 or 403."""
+        given = authorization.encode()
+        if hmac.compare_digest(given, self._admin):
+            token, role = None, ADMIN
+        else:
+            scheme, _, text = authorization.partition(" ")
+            token = self.tokens.find(text) if scheme == "Bearer" else None
+            if token is None:
+                raise ProblemError(_UNKNOWN)
+            problem = self.tokens.problem(token)
+            if problem is not None:
+                raise ProblemError(problem)
+            role = token.role
+        if not MAY[role].fullmatch(f"{method} {path}"):
+            raise ProblemError(_wrong_role(role, method, path))
+        return token
+
+
+_UNKNOWN = Problem(
+    status=401,
+    code="unauthorized",
+    title="wrong or missing token",
+    detail="the token is in endpoint.json of the control plane's data folder",
+)
+
+
+def _wrong_role(role: str, method: str, path: str) -> Problem:
+    needed = " or ".join(name for name, pattern in MAY.items() if pattern.fullmatch(f"{method} {path}"))
+    return Problem(
+        status=403,
+        code="wrong_role",
+        title=f"a token of the role {role} may not do this",
+        detail=f"{method} {path[:200]} needs a token of the role {needed}",
+    )
 
 
 class Handler(web.RequestHandler):
-    """A handler of `/v1`: needs the token of `endpoint.json`."""
+    """A handler of `/v1`: needs the token of `endpoint.json`, or one of a role that may use it."""
 
     shell: Shell
     owner: str
+    access: Access
+    token: Token | None = None  # that of the request; None: the one of endpoint.json
 
-    def initialize(self, shell: Shell, token: str, owner: str) -> None:
+    def initialize(self, shell: Shell, access: Access, owner: str) -> None:
         """Taken from the route table."""
         self.shell = shell
         self.owner = owner
-        self._token = token
+        self.access = access
 
     def prepare(self) -> None:
-        """No request goes further without the token."""
-        given = self.request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            raise ProblemError(
-                Problem(
-                    status=401,
-                    code="unauthorized",
-                    title="wrong or missing token",
-                    detail="the token is in endpoint.json of the control plane's data folder",
-                )
-            )
+        """No request goes further without a token that may."""
+        request = self.request
+        self.token = self.access.check(request.headers.get("Authorization", ""), request.method or "", request.path)
 
     def answer(self, value: Any, status: int = 200) -> None:
         """Finish with JSON."""

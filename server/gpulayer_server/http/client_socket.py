@@ -230,14 +230,9 @@ class JobFollower:
 
 def submit(shell: Shell, owner: str, key: str, spec: JobSpec, reply: Reply) -> None:
     """Take a job, or find the one that its key made, live or of the past."""
-    try:
-        known_bundle = not spec.cell.bundle or spec.cell.bundle in shell.blobs
-    except BlobError as error:
-        reply(Problem(status=400, code="bad_request", title="the bundle is not named by its digest", detail=str(error)))
-        return
-    if not known_bundle:
-        detail = f"bundle {spec.cell.bundle[:12]}…: send its manifest and blobs first"
-        reply(Problem(status=409, code="bundle_unknown", title="the control plane lacks the source", detail=detail))
+    lacking = _lacking(shell, spec)
+    if lacking is not None:
+        reply(lacking)
         return
     reach("server.bundle-sent")
     payload_hash = hashlib.sha256(msgspec.msgpack.encode(spec)).hexdigest()
@@ -249,3 +244,19 @@ def submit(shell: Shell, owner: str, key: str, spec: JobSpec, reply: Reply) -> N
     shell.request(
         lambda request: Submitted(request=request, owner=owner, key=key, payload_hash=payload_hash, spec=spec), reply
     )
+
+
+def _lacking(shell: Shell, spec: JobSpec) -> Problem | None:
+    """What has to be sent before the job is taken."""
+    cell = spec.cell
+    try:
+        if cell.bundle and cell.bundle not in shell.blobs:
+            detail = f"bundle {cell.bundle[:12]}…: send its manifest and blobs first"
+            return Problem(status=409, code="bundle_unknown", title="the control plane lacks the source", detail=detail)
+        if cell.inputs and cell.inputs not in shell.blobs:
+            detail = f"blob {cell.inputs[:12]}…: send it first"
+            return Problem(status=409, code="inputs_unknown", title="the control plane lacks the values", detail=detail)
+    except BlobError as error:
+        title = "bundle or inputs are not named by their digest"
+        return Problem(status=400, code="bad_request", title=title, detail=str(error))
+    return None

@@ -20,6 +20,7 @@ class Health(Struct, frozen=True, kw_only=True):
 
     version: str
     epoch: int
+    connected: bool | None = None  # for a worker's credential: whether a worker with its id is connected now
 
 
 class SubmitBody(Struct, frozen=True, kw_only=True):
@@ -70,7 +71,9 @@ class HealthHandler(Handler):
 
     def get(self) -> None:
         """Version and epoch."""
-        self.answer(Health(version=__version__, epoch=self.shell.epoch))
+        worker = self.shell.plane.workers.get(self.token.worker_id or "") if self.token is not None else None
+        connected = None if self.token is None else worker is not None and worker.conn is not None
+        self.answer(Health(version=__version__, epoch=self.shell.epoch, connected=connected))
 
 
 class NothingHandler(Handler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from tornado import web
 
 from gpulayer.protocol.types import Problem, Struct
 from gpulayer.source import BlobError, Manifest, PackError, SourceError, iter_pack, plain_pack_bytes, read_pack
-from gpulayer.source.blobs import Blobs, SpanReader
+from gpulayer.source.blobs import Blobs, Span, SpanReader
 from gpulayer.source.pack import Pieces, Stream
 from gpulayer_server.http.base import Handler, ProblemError, parse
 
@@ -68,7 +69,8 @@ class Manifests:
 
         `near` is the digest of one that may resemble it. Raises `SourceError`, OSError.
         """
-        manifest = Manifest.from_bytes(data, self._last.get(near))
+        known = self._last.get(hashlib.sha256(data).hexdigest())  # as when it was announced
+        manifest = known or Manifest.from_bytes(data, self._last.get(near))
         missing = self._blobs.missing({entry.sha256: entry.size for entry in manifest.files if entry.sha256})
         if not missing and manifest.digest not in self._blobs:
             self._blobs.put(manifest.digest, [data])
@@ -259,14 +261,23 @@ class FetchHandler(Handler):
 
 
 class BlobHandler(Handler):
-    """GET /v1/blobs/DIGEST: one blob, such as a manifest."""
+    """GET and HEAD /v1/blobs/DIGEST: one blob, such as a manifest."""
 
-    async def get(self, digest: str) -> None:
-        """Its bytes."""
+    def head(self, digest: str) -> None:
+        """Whether it is here, and its length."""
+        self._find(digest)
+
+    def _find(self, digest: str) -> Span:
         span = self.shell.blobs.find(digest)
         if span is None:
             raise ProblemError(Problem(status=404, code="no_such_blob", title=f"no blob {digest}"))
         self.set_header("Content-Type", "application/octet-stream")
+        self.set_header("Content-Length", str(span.size))
+        return span
+
+    async def get(self, digest: str) -> None:
+        """Its bytes."""
+        span = self._find(digest)
         with SpanReader() as reader:
             chunks = reader.chunks(span)
             while chunk := await asyncio.to_thread(next, chunks, b""):

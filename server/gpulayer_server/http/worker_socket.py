@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from tornado import websocket
 
 from gpulayer.protocol.failpoints import reach
@@ -20,6 +21,7 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
     from_worker,
 )
+from gpulayer.protocol.types import Problem
 from gpulayer_server.core.events import WorkerConnected, WorkerSaid
 from gpulayer_server.http.base import Socket, ignored
 from gpulayer_server.shell import log
@@ -41,6 +43,12 @@ class WorkerSocket(Socket):
         self._dropped = False
         self._full: set[str] = set()  # attempts whose bytes found no room: what follows them is not looked at
         self._outgoing: list[ServerMessage] = []
+        if self.token is not None:
+            tokens = self.access.tokens
+            tokens.opened(self.token, self)
+            problem = tokens.problem(self.token)  # it may have been revoked since it was looked at
+            if problem is not None:
+                self.cut_off(problem)
 
     async def on_message(self, message: str | bytes) -> None:
         """A frame. Being a coroutine it holds back the next one: tornado's only back-pressure."""
@@ -78,10 +86,7 @@ class WorkerSocket(Socket):
             case Output():
                 self._output(message, acks)
             case Hello():
-                if self.conn == 0:
-                    self.conn = shell.connect(self)
-                acked = {held.attempt: shell.streams.length(held.attempt) for held in message.attempts}
-                shell.handle(WorkerConnected(conn=self.conn, hello=message, acked=acked))
+                self._hello(message)
             case Finished():
                 reach("server.idle-written")
                 length = shell.streams.length(message.attempt)
@@ -90,6 +95,27 @@ class WorkerSocket(Socket):
                 if isinstance(message, Started):
                     reach("server.started")
                 shell.handle(WorkerSaid(conn=self.conn, message=message))
+
+    def _hello(self, hello: Hello) -> None:
+        """Who connects; the token of `endpoint.json` is good for any worker, a credential for its own."""
+        shell, token = self.shell, self.token
+        if token is not None and hello.worker_id != token.worker_id:
+            title = f"the credential of worker {token.name} is not that of {hello.name}, whose id is another one"
+            detail = "ask whoever runs the control plane for a join line of its own"
+            self.cut_off(Problem(status=403, code="another_worker", title=title, detail=detail))
+            return
+        if token is not None:
+            hello = msgspec.structs.replace(hello, local=False)  # those that we start read endpoint.json
+            self.access.tokens.greeted(token, lambda problem: log.warning("%s not noted: %s", token.id, problem.line()))
+        if self.conn == 0:
+            self.conn = shell.connect(self)
+        acked = {held.attempt: shell.streams.length(held.attempt) for held in hello.attempts}
+        shell.handle(WorkerConnected(conn=self.conn, hello=hello, acked=acked))
+
+    def cut_off(self, problem: Problem) -> None:
+        """Close the connection for good, and say why."""
+        self.send([Refuse(code=problem.code, text=problem.line())])
+        self.drop(problem.title)
 
     def _output(self, message: Output, acks: dict[str, int]) -> None:
         reach("server.first-byte" if message.offset == 0 else "server.mid-output")
@@ -147,5 +173,7 @@ class WorkerSocket(Socket):
 
     def on_close(self) -> None:
         """Tell the plane."""
+        if self.token is not None:
+            self.access.tokens.closed(self.token, self)
         if self.conn:
             self.shell.disconnect(self.conn)

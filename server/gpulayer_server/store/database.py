@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gpulayer_server.auth import Token
 from gpulayer_server.core.state import ENDED_SESSIONS, Attempt, Job, Snapshot
 from gpulayer_server.store import rows
 from gpulayer_server.store.rows import Op
@@ -143,6 +144,10 @@ class Store:
     def recent_jobs(self, owner: str, limit: int) -> list[Job]:
         """The last jobs of an owner, newest first."""
         return [self._with_tasks(rows.job(row), {}) for row in self._all("recent_jobs", owner, limit)]
+
+    def tokens(self) -> list[Token]:
+        """Every token that is kept, oldest first."""
+        return [rows.token(row) for row in self._all("tokens")]
 
     def close(self) -> None:
         """Close both connections."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gpulayer.protocol.types import Device, Inventory, JobSpec, Outcome, Reason, State
+from gpulayer_server.auth import Token
 from gpulayer_server.core.events import Row
 from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
 
@@ -123,3 +124,28 @@ def worker(row: tuple[Any, ...]) -> Worker:
         inventory=_inventory.decode(inventory),
         last_seen_at=last_seen_at,
     )
+
+
+def token(row: tuple[Any, ...]) -> Token:
+    """A token, of which only the hash is here."""
+    id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at = row
+    return Token(
+        id=id,
+        name=name,
+        role=role,
+        sha256=sha256,
+        created_at=created_at,
+        expires_at=expires_at,
+        single_use=bool(single_use),
+        used_at=used_at,
+        used_by=used_by,
+        worker_id=worker_id,
+        issued_by=issued_by,
+        revoked_at=revoked_at,
+    )
+
+
+def put_token(token: Token) -> Op:
+    """The statement that adds a token."""
+    head = (token.id, token.name, token.role, token.sha256, token.created_at, token.expires_at, token.single_use)
+    return "put_token", (*head, token.used_at, token.used_by, token.worker_id, token.issued_by, token.revoked_at)

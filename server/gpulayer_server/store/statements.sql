@@ -70,3 +70,21 @@ SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE owner
 
 -- name: recent_jobs
 SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE owner = ? ORDER BY n DESC LIMIT ?
+
+-- name: put_token
+INSERT INTO tokens
+    (id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: use_token
+UPDATE tokens SET used_at = ?, used_by = ?, worker_id = ? WHERE id = ?
+
+-- name: revoke_token
+UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL
+
+-- name: drop_token
+DELETE FROM tokens WHERE id = ?
+
+-- name: tokens
+SELECT id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at
+FROM tokens ORDER BY created_at, id

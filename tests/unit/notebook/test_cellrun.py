@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,14 +92,15 @@ class Source:
     """A folder that was scanned."""
 
     def __init__(self, files: bool = True):
-        self.bundle = SimpleNamespace(manifest=MANIFEST if files else Manifest(files=()))
+        self.bundle = SimpleNamespace(manifest=MANIFEST if files else Manifest(files=()), contents={})
         self.sent = 0
 
     def scan(self, folder: str | None, **_: object) -> Any:
         return self.bundle
 
-    def send(self, bundle: Any, endpoint: Endpoint, tell: Callable[[str], None]) -> None:
+    def send(self, bundle: Any, endpoint: Endpoint, tell: Callable[[str], None]) -> str:
         self.sent += 1
+        return "sent 1 of 1 files, 1 B"
 
 
 SHELL = SimpleNamespace(displayhook=SimpleNamespace(prompt_count=7))
@@ -123,6 +125,23 @@ def test_a_cell_is_submitted_with_its_line_as_a_comment_and_its_own_number() -> 
     assert (spec.cell.execution_count, spec.cell.session, spec.timeout_s) == (7, "s", 9.0)
     assert spec.cell.bundle == MANIFEST.digest
     assert spec.requirements == Requirements(worker="box")
+
+
+def test_name_idle_timeout_and_notebook_travel_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VS Code tells the notebook's path in a variable of its own, and no cell's id."""
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    path = tmp_path / "demo.ipynb"
+    path.touch()
+    shell = SimpleNamespace(displayhook=SHELL.displayhook, user_ns={"__vsc_ipynb_file__": str(path)})
+    for options, name, idle_timeout_s in (
+        (CellOptions(requirements=Requirements()), "cell, demo.ipynb", 1800.0),
+        (CellOptions(requirements=Requirements(), name="sweep", session="s", idle_timeout_s=60.0), "sweep", 60.0),
+    ):
+        wire = Wire([DONE])
+        CellRunner(wire, Source()).submit(shell, "", "1", options, StatusLine(shell), Stop())  # type: ignore[arg-type]
+        [(_, spec)] = wire.submitted
+        assert (spec.name, spec.cell.idle_timeout_s) == (name, idle_timeout_s)
+        assert (spec.notebook, spec.cell_id) == (str(path), "")
 
 
 def test_a_folder_without_files_is_no_bundle() -> None:

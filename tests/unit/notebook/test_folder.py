@@ -56,6 +56,24 @@ def test_the_notebooks_own_folder_comes_first(folder: Path, tmp_path: Path, monk
     assert names(Source().scan()) == ["train.py"]
 
 
+def test_vs_code_tells_the_notebook_in_a_variable(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its variable is set with the first cell: the names are looked at when they are needed."""
+    monkeypatch.chdir(tmp_path)
+    variables: dict[str, object] = {}
+    source = Source(names=variables)
+    variables["__vsc_ipynb_file__"] = str(folder / "demo.ipynb")
+    assert notebook_path(variables) == folder / "demo.ipynb"
+    assert names(source.scan()) == ["train.py"]
+
+
+@pytest.mark.parametrize("named", [7, None, "Untitled-1.ipynb", "/nowhere/demo.ipynb"])
+def test_a_notebook_that_is_not_saved_yet_is_no_path(folder: Path, named: object) -> None:
+    assert notebook_path({"__vsc_ipynb_file__": named}) is None
+    assert names(Source(names={"__vsc_ipynb_file__": named}).scan()) == ["train.py"]
+
+
 @pytest.mark.parametrize("named", ["", "demo.ipynb", "/nowhere/demo.ipynb", "console-1", "/tmp"])
 def test_what_names_no_notebook_is_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", named)
@@ -183,9 +201,29 @@ def test_a_problem_of_the_control_plane_is_passed_on(folder: Path, plane: Plane)
         send(folder)
 
 
-def test_a_file_that_changes_while_it_is_sent_is_said(folder: Path, plane: Plane) -> None:
+def test_a_large_file_that_changes_while_it_is_sent_is_said(folder: Path, plane: Plane) -> None:
+    (folder / "data.bin").write_bytes(bytes(300_000))
     source = Source()
     bundle = source.scan()
+    (folder / "data.bin").write_bytes(b"\1" * 300_000)
+    with pytest.raises(SourceRefused, match=r"data\.bin changed while it was sent; run it again"):
+        source.send(bundle, ENDPOINT, lambda text: None)
+
+
+def test_a_small_file_that_changes_while_it_is_sent_travels_as_it_was_scanned(folder: Path, plane: Plane) -> None:
+    source = Source()
+    bundle = source.scan()
+    entry = bundle.manifest.by_path["train.py"]
+    (folder / "train.py").write_text("changed!")
+    source.send(bundle, ENDPOINT, lambda text: None)
+    assert entry.sha256 in plane.blobs
+    assert source.scan().manifest.by_path["train.py"] != entry
+
+
+def test_a_small_file_that_the_scan_did_not_read_is_read_when_it_is_sent(folder: Path, plane: Plane) -> None:
+    source = Source()
+    bundle = source.scan()
+    bundle.contents.clear()  # as of a cell that was sent before
     (folder / "train.py").write_text("changed!")
     with pytest.raises(SourceRefused, match=r"train\.py changed while it was sent; run it again"):
         source.send(bundle, ENDPOINT, lambda text: None)
@@ -310,7 +348,7 @@ def test_a_large_upload_says_how_far_it_is(folder: Path, plane: Plane, monkeypat
     told: list[str] = []
     send(folder, told.append)
     assert told[0] == "◐ sending 2 of 2 files"
-    assert "◐ sending 2 of 2 files · 1 of at most 2 MB" in told
+    assert "◐ sending 2 of 2 files · ▓▓▓▓░░░░ 1 of at most 2 MB" in told
 
 
 def test_digests_are_remembered_for_the_next_kernel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

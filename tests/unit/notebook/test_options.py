@@ -12,6 +12,7 @@ import gpulayer.source
 from gpulayer.notebook.options import (
     CellOptions,
     HelpWanted,
+    NotebookSession,
     UsageError,
     cell_parser,
     parse_cell_line,
@@ -29,11 +30,15 @@ def test_without_options_any_machine_fits() -> None:
 def test_every_option() -> None:
     line = (
         "--accelerator cuda --devices 2 --worker 'gpu box' --session train --detach --timeout 2min --source ~/x "
+        "--idle-timeout 10min --name 'a sweep' --quiet "
         "--max-output 5MB --include .env --include '*.bin' --exclude data --max-file 1GB --max-bundle 2GB --max-files 7"
     )
     assert parse_cell_line(line) == CellOptions(
         requirements=Requirements(accelerator="cuda", devices=2, worker="gpu box"),
         session="train",
+        idle_timeout_s=600.0,
+        name="a sweep",
+        quiet=True,
         detach=True,
         timeout_s=120.0,
         max_output_bytes=5_000_000,
@@ -74,6 +79,10 @@ def test_what_is_neither(text: str) -> None:
         ("--xyz", "unknown option --xyz (%%gpulayer -h lists them)"),
         ("--sess x", "unknown option --sess"),  # no abbreviations: tomorrow they might be ambiguous
         ("train", "'train' belongs to no option"),
+        ("jobs", "'jobs' is a command of a line of its own: %gpulayer jobs, with one %"),
+        ("--idle-timeout 5min", "--idle-timeout is of a session: name one with --session NAME"),
+        ("--session x --idle-timeout 0", "--idle-timeout: '0' leaves no time at all"),
+        ("--name ''", "--name: '' is no name"),
         ("--session", "--session needs a value"),
         ("--session ''", "--session: '' is no name"),
         (f"--session {'x' * 65}", "is no name: 1 to 64 letters"),
@@ -96,6 +105,26 @@ def test_a_wrong_line_is_one_line_that_helps(line: str, said: str) -> None:
         parse_cell_line(line)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+KEPT = NotebookSession(name="train", requirements=Requirements(accelerator="cuda"), idle_timeout_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "session", "requirements", "idle_timeout_s"),
+    [
+        ("", "train", KEPT.requirements, 60.0),
+        ("--idle-timeout 2min", "train", KEPT.requirements, 120.0),
+        ("--session train", "train", KEPT.requirements, 60.0),
+        ("--worker box", "train", Requirements(worker="box"), 60.0),
+        ("--session other", "other", Requirements(), None),
+    ],
+)
+def test_a_cell_in_a_notebook_with_a_session(
+    line: str, session: str, requirements: Requirements, idle_timeout_s: float | None
+) -> None:
+    options = parse_cell_line(line, KEPT)
+    assert (options.session, options.requirements, options.idle_timeout_s) == (session, requirements, idle_timeout_s)
 
 
 def test_help_is_text_to_show() -> None:

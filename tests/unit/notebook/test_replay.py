@@ -108,6 +108,45 @@ def test_the_streams_keep_their_order(shell: Shell, monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
 
 
+def cleared(shell: Shell, *records: bytes) -> list[str]:
+    """What is shown, in order, and when the replay says that all was cleared."""
+
+    def on_clear() -> None:
+        shell.text()
+        shell.shown.append(("cleared", None))
+
+    replay = Replay(shell, "job", 1000, on_clear=on_clear)
+    for record in records:
+        replay.feed(record)
+    replay.finish()
+    shell.text()
+    return [kind for kind, _ in shell.shown]
+
+
+def test_what_stands_above_the_output_is_told_when_that_was_cleared(shell: Shell) -> None:
+    assert cleared(shell, stream("a"), message("clear_output"), stream("b")) == ["stdout", "clear", "cleared", "stdout"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"),
+    [
+        ("stdout", stream("b")),
+        ("display", message("display_data", data={"text/plain": "d"})),
+        ("execute_result", message("execute_result", data={"text/plain": "d"})),
+        ("error", message("error", ename="E", evalue="", traceback=[]) + stream("on it goes")),
+    ],
+)
+def test_a_clear_that_waits_clears_with_the_next_output(shell: Shell, kind: str, record: bytes) -> None:
+    update = message("update_display_data", data={"text/plain": "u"}, transient={"display_id": "d"})
+    shown = cleared(shell, stream("a"), message("clear_output", wait=True), update, record, stream("c"))
+    assert shown[:5] == ["stdout", "clear", "update", "cleared", kind]
+    assert shown.count("cleared") == 1
+
+
+def test_a_clear_that_waits_for_ever_clears_nothing(shell: Shell) -> None:
+    assert cleared(shell, stream("a"), message("clear_output", wait=True)) == ["stdout", "clear"]
+
+
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 def test_however_the_bytes_come_the_output_is_the_same(shell: Shell, step: int) -> None:
     data = stream("héllo\n") + stream("wörld\n") + message("error", ename="E", evalue="v", traceback=["t"])

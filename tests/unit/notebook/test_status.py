@@ -78,6 +78,36 @@ def test_while_it_runs_the_time_goes_on_once_a_second(clock: SimpleNamespace) ->
     assert len(shell.shown) == shown
 
 
+def test_quiet_it_shows_nothing(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in (FrontEnd(), SimpleNamespace()):
+        line = StatusLine(shell, quiet=True)
+        line.note("◐ sending 3 of 214 files")
+        line.show(job(State.SUCCEEDED))
+        line.again()
+        assert getattr(shell, "shown", []) == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_after_the_output_was_cleared_it_comes_again_as_the_same_display(clock: SimpleNamespace) -> None:
+    shell = FrontEnd()
+    line = StatusLine(shell)
+    line.again()  # there was nothing to clear
+    line.show(job(State.RUNNING, started_at=1000.0))
+    line.again()
+    line.show(job(State.SUCCEEDED, started_at=1000.0, ended_at=1003.0))
+    assert [update for _, _, update in shell.shown] == [False, False, True]
+    assert shell.shown[0][:2] == shell.shown[1][:2]
+    assert len({display for display, _, _ in shell.shown}) == 1
+
+
+def test_while_it_starts_it_tells_what_was_sent(clock: SimpleNamespace) -> None:
+    shell = FrontEnd()
+    line = StatusLine(shell)
+    line.sent = "sent 3 of 214 files, 41 kB"
+    line.show(job(State.ASSIGNED))
+    assert shell.shown[-1][1] == "◐ starting on box · sent 3 of 214 files, 41 kB · job k3f9"
+
+
 def test_without_a_front_end_it_goes_to_stderr_when_it_matters(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpulayer.notebook.words import duration, ordinal, size, status_line
-from gpulayer.protocol.types import Device, JobView, Outcome, Reason, State
+from gpulayer.notebook.words import ago, device_name, duration, limit, ordinal, roughly, size, status_line
+from gpulayer.protocol.types import Device, JobView, Outcome, Reason, Requirements, State
 
 GPUS = tuple(Device(uuid=f"u{n}", kind="cuda", index=n, name="RTX 4090") for n in (1, 2))
 
@@ -16,7 +16,16 @@ def job(state: State, **facts: object) -> JobView:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0.0 s"), (4.24, "4.2 s"), (59.9, "59.9 s"), (60, "1 min 00 s"), (192, "3 min 12 s"), (7500, "2 h 05 min")],
+    [
+        (-3, "0.0 s"),
+        (0, "0.0 s"),
+        (4.24, "4.2 s"),
+        (59.9, "59.9 s"),
+        (59.97, "1 min 00 s"),
+        (60, "1 min 00 s"),
+        (192, "3 min 12 s"),
+        (7500, "2 h 05 min"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -24,10 +33,43 @@ def test_durations(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (41_000, "41 kB"), (5_200_000, "5.2 MB"), (1.2e9, "1.2 GB"), (3e12, "3.0 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999_600, "1.0 MB"),
+        (41_000, "41 kB"),
+        (5_200_000, "5.2 MB"),
+        (1.2e9, "1.2 GB"),
+        (3e12, "3.0 TB"),
+    ],
 )
 def test_sizes(count: float, text: str) -> None:
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "just now"), (9, "just now"), (42, "42 s ago"), (130, "2 min ago"), (7300, "2 h ago"), (86_500, "1 day ago")],
+)
+def test_when(seconds: float, text: str) -> None:
+    assert ago(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(3.9, "3 s"), (61, "1 min"), (200_000, "2 days")])
+def test_how_long_roughly(seconds: float, text: str) -> None:
+    assert roughly(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.5, "0.5 s"), (90, "90 s"), (1800, "30 min"), (7200, "2 h")])
+def test_limits_are_told_exactly(seconds: float, text: str) -> None:
+    assert limit(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("NVIDIA GeForce RTX 4090", "cuda:1 RTX 4090"), ("NVIDIA H200", "cuda:1 H200"), ("", "cuda:1")]
+)
+def test_a_device_is_called_without_its_maker(name: str, text: str) -> None:
+    assert device_name(Device(uuid="u", kind="cuda", index=1, name=name)) == text
 
 
 @pytest.mark.parametrize(
@@ -51,7 +93,32 @@ def test_places(place: int, text: str) -> None:
                     Reason(worker="mac", code="device_count", text="no cuda"),
                 ),
             ),
-            "○ waiting · 2nd in line · box all 2 slots busy · mac no cuda · job k3f9",
+            "○ waiting · 2nd in line · box: all 2 slots busy · mac: no cuda · job k3f9",
+        ),
+        (
+            job(
+                State.QUEUED,
+                worker=None,
+                ahead=1,
+                requirements=Requirements(accelerator="cuda", devices=2),
+                reasons=(Reason(worker="mac", code="device_count", text="no cuda"),),
+            ),
+            "○ waiting · 2nd in line for 2 cuda · mac: no cuda · job k3f9",
+        ),
+        (
+            job(State.QUEUED, worker=None, requirements=Requirements(accelerator="cuda")),
+            "○ waiting for cuda · job k3f9",
+        ),
+        (
+            job(
+                State.QUEUED,
+                worker=None,
+                reasons=(
+                    Reason(worker="mac", code="worker_name", text="is not 'box'"),
+                    Reason(worker="box", code="slots", text="all 2 slots busy", temporary=True),
+                ),
+            ),
+            "○ waiting · box: all 2 slots busy · job k3f9",
         ),
         (job(State.ASSIGNED), "◐ starting on box · job k3f9"),
         (job(State.ASSIGNED, progress="fetching 3 files"), "◐ starting on box · fetching 3 files · job k3f9"),
@@ -69,6 +136,11 @@ def test_places(place: int, text: str) -> None:
         (
             job(State.UNREACHABLE),
             "◌ out of reach: box does not answer, the job may go on there · job k3f9",
+        ),
+        (job(State.LOST), "↻ moved: box is lost, trying again · job k3f9"),
+        (
+            job(State.FAILED, worker=None, submitted_at=1.0, ended_at=2.0),
+            "✗ failed after 1.0 s · job k3f9",
         ),
         (
             job(
@@ -105,6 +177,20 @@ def test_places(place: int, text: str) -> None:
 )
 def test_a_job_in_one_line(view: JobView, line: str) -> None:
     assert status_line(view, 112.3) == line
+
+
+def test_the_files_that_went_along_are_told_while_it_starts() -> None:
+    view = job(State.ASSIGNED, progress="starting a kernel")
+    line = "◐ starting on box · sent 3 of 214 files, 41 kB · starting a kernel · job k3f9"
+    assert status_line(view, 0.0, "sent 3 of 214 files, 41 kB") == line
+
+
+def test_twenty_machines_are_no_long_line() -> None:
+    reasons = tuple(Reason(worker=f"box-{n}", code="slots", text="all 2 slots busy", temporary=True) for n in range(20))
+    line = status_line(job(State.QUEUED, worker=None, reasons=reasons), 0.0)
+    assert line.startswith("○ waiting · box-0: all 2 slots busy · box-1: all 2 slots busy · ")
+    assert "more (%gpulayer status) · job k3f9" in line
+    assert len(line) < 220
 
 
 def test_a_long_error_is_one_short_line() -> None:

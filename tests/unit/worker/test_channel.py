@@ -1,10 +1,21 @@
-"""How messages are put into frames."""
+"""How messages are put into frames, and who is let in."""
 
 from __future__ import annotations
 
-from gpulayer.protocol.messages import Output, Started, WorkerMessage
-from gpulayer.protocol.types import FRAME_DATA_BYTES
-from gpulayer_worker.channel import frames
+import asyncio
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import msgspec
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.messages import Output, Refuse, ServerMessage, Started, WorkerMessage
+from gpulayer.protocol.types import FRAME_DATA_BYTES, Problem
+from gpulayer_worker.channel import Channel, frames
 
 
 def output(size: int) -> Output:
@@ -27,3 +38,93 @@ def test_a_frame_holds_no_more_output_than_the_protocol_says() -> None:
         Started(attempt="a"),
     ]
     assert list(frames(messages)) == [messages[:2], messages[2:4], messages[4:]]
+
+
+# ---------------------------------------------------------------- the way in
+
+
+def turned_away(status: int, code: str, kind: str = "application/problem+json") -> Response:
+    """The answer to a worker that may not come in."""
+    body = msgspec.json.encode(Problem(status=status, code=code, title="no", detail="ask"))
+    return Response(status, HTTPStatus(status).phrase, Headers({"Content-Type": kind}), body)
+
+
+class Door:
+    """A control plane's socket that turns workers away as told, one answer after the other; then it lets them in."""
+
+    def __init__(self, *answers: Response):
+        self._answers: Iterator[Response] = iter(answers)
+        self.asked: list[tuple[str, str]] = []
+        self.opened = asyncio.Event()
+        self.received: list[ServerMessage] = []
+        self.heard = asyncio.Event()
+        self.prefix = ""
+        self.tokens = iter(("t1", "t2", "t3", "t4"))
+
+    async def run(self, until: asyncio.Event) -> None:
+        """Let a channel knock until `until`."""
+
+        def look(_: ServerConnection, request: Request) -> Response | None:
+            self.asked.append((request.path, request.headers["Authorization"]))
+            return next(self._answers, None)
+
+        async def let_in(connection: ServerConnection) -> None:
+            await connection.wait_closed()
+
+        async with serve(let_in, "127.0.0.1", 0, process_request=look) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            url = f"http://127.0.0.1:{port}{self.prefix}"
+            channel = Channel(
+                lambda: Endpoint(url=url, token=next(self.tokens, "t9"), pid=0, version=""),
+                opened=self.opened.set,
+                received=self._take,
+                closed=lambda: None,
+            )
+            knocking = asyncio.ensure_future(channel.run())
+            await asyncio.wait_for(until.wait(), 30)
+            knocking.cancel()
+            await asyncio.gather(knocking, return_exceptions=True)
+
+    def _take(self, messages: list[ServerMessage]) -> None:
+        self.received += messages
+        self.heard.set()
+
+
+@pytest.mark.parametrize("code", ["token_revoked", "token_expired"])
+def test_a_credential_that_ended_ends_the_worker(code: str) -> None:
+    async def run() -> None:
+        door = Door(turned_away(401, code))
+        await door.run(door.heard)
+        assert door.received == [Refuse(code=code, text="no: ask")]
+
+    asyncio.run(run())
+
+
+def test_any_other_answer_is_tried_again_with_what_the_file_says_then() -> None:
+    """An address of one that has just begun, a proxy whose control plane is away, a file that is about to change."""
+
+    async def run() -> None:
+        door = Door(
+            turned_away(401, "unauthorized"),
+            turned_away(401, "token_revoked", "text/html"),
+            Response(502, "Bad Gateway", Headers(), b""),
+        )
+        await door.run(door.opened)
+        assert door.received == []
+        assert [token for _, token in door.asked] == [f"Bearer t{n}" for n in (1, 2, 3, 4)]
+
+    asyncio.run(run())
+
+
+def test_the_socket_lies_below_the_addresss_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And on this machine no proxy of the environment is asked for it."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    async def run() -> None:
+        door = Door()
+        door.prefix = "/user/x/gpulayer"
+        await door.run(door.opened)
+        assert door.asked == [("/user/x/gpulayer/v1/worker", "Bearer t1")]
+
+    asyncio.run(run())

@@ -14,7 +14,11 @@ import pytest
 
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer_worker import __main__ as command
+from gpulayer_worker import joining
 from gpulayer_worker.__main__ import main
+from gpulayer_worker.agent import Agent
+from gpulayer_worker.credential import Credential
+from tests.support.answering import Answering, answering, of_json, problem
 
 WORKERS = [{"id": "w1", "name": "alpha", "connected": True}, {"id": "w2", "name": "beta", "connected": False}]
 
@@ -59,7 +63,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 0
 
     monkeypatch.setattr(command.os, "execv", execv)
-    monkeypatch.setattr(command, "_GONE_S", 0.0)
+    for module in (command, joining):
+        monkeypatch.setattr(module, "GONE_S", 0.0)
     return found
 
 
@@ -126,3 +131,170 @@ def test_a_folder_on_a_network_file_system(
     assert f"{tmp_path}/w lies on a network file system (nfs4)" in line
     assert "give --data a folder on a local disk" in line
     assert not started
+
+
+# ---------------------------------------------------------------- by a token, and by a credential of its own
+
+TOKEN = "gl-join-secret"
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Answering]:
+    """A control plane that lets everybody in."""
+    with answering(lambda asked: of_json(201, {"credential": "gl-worker-x"})) as plane:
+        yield plane
+
+
+def agent_of(argv: list[str]) -> list[str]:
+    """The agent's own words in a keeper's command line."""
+    return argv[argv.index("--") + 1 :]
+
+
+def test_a_joined_worker_carries_its_token_nowhere(
+    tmp_path: Path, elsewhere: Answering, started: list[list[str]]
+) -> None:
+    data = tmp_path / "w"
+    assert main(["join", f"{elsewhere.url}/x/", "--token", TOKEN, "--data", str(data), "--name", "alpha"]) == 0
+    assert [asked.line for asked in elsewhere.asked] == ["POST /x/v1/join"]
+    [argv] = started
+    assert not any(TOKEN in word or "gl-worker-x" in word for word in argv)
+    agent = agent_of(argv)
+    assert agent[1:5] == ["-m", "gpulayer_worker", "agent", "--joined"]
+    assert "--control-plane" not in agent  # it may not look for anything beside it, however folders are called
+    kept = msgspec.json.decode((data / "credential.json").read_bytes(), type=Credential)
+    assert kept == Credential(url=f"{elsewhere.url}/x", credential="gl-worker-x")
+
+
+def test_later_joins_need_no_token(tmp_path: Path, elsewhere: Answering, started: list[list[str]]) -> None:
+    data = tmp_path / "w"
+    assert main(["join", elsewhere.url, "--token", TOKEN, "--data", str(data)]) == 0
+    for again in ([], [elsewhere.url], [f"{elsewhere.url}/"]):
+        assert main(["join", *again, "--data", str(data)]) == 0
+    assert [asked.line for asked in elsewhere.asked] == ["POST /v1/join", *["GET /v1/health"] * 3]
+    assert started == [started[0]] * 4
+
+
+def test_a_credential_that_was_revoked(
+    tmp_path: Path, elsewhere: Answering, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "w"
+    assert main(["join", elsewhere.url, "--token", TOKEN, "--data", str(data)]) == 0
+    elsewhere.answer = lambda _: problem(401, "token_revoked", "the credential of worker w was revoked", "ask")
+    assert main(["join", "--data", str(data)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"gpulayer-worker: {elsewhere.url} refuses it: the credential of worker w was revoked: ask"
+    assert len(started) == 1
+
+
+def test_a_line_that_is_pasted_again_goes_on_with_the_credential_that_it_brought(
+    tmp_path: Path, elsewhere: Answering, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, other = tmp_path / "w", tmp_path / "other"
+    line = ["join", elsewhere.url, "--token", TOKEN]
+    assert main([*line, "--data", str(data)]) == 0
+    used = problem(401, "token_used", "the token was used already, by w", "ask")
+    elsewhere.answer = lambda asked: used if asked.token == TOKEN else of_json(200, {"connected": False})
+    assert main([*line, "--data", str(data)]) == 0
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note == (
+        "gpulayer-worker: the token of this line has ended; "
+        f"this worker goes on with its own credential, {data}/credential.json"
+    )
+    assert started == [started[0]] * 2
+    assert main([*line, "--data", str(other)]) == 1  # a worker that never joined
+    assert "refuses it: the token was used already, by w: ask" in capsys.readouterr().err
+    with answering(elsewhere.answer) as another:  # nor is it a credential for elsewhere
+        assert main(["join", another.url, "--token", TOKEN, "--data", str(data)]) == 1
+    elsewhere.answer = lambda asked: used if asked.token == TOKEN else problem(401, "token_revoked", "revoked", "ask")
+    capsys.readouterr()
+    assert main([*line, "--data", str(data)]) == 1
+    assert capsys.readouterr().err == f"gpulayer-worker: {elsewhere.url} refuses it: revoked: ask\n"
+    assert len(started) == 2
+
+
+def test_the_folder_of_a_control_plane_goes_before_a_credential(
+    tmp_path: Path, plane: Path, elsewhere: Answering, started: list[list[str]]
+) -> None:
+    data = tmp_path / "w"
+    assert main(["join", elsewhere.url, "--token", TOKEN, "--data", str(data)]) == 0
+    assert join(plane, data) == 0
+    assert agent_of(started[1])[4:6] == ["--control-plane", str(plane)]
+    assert main(["join", "--local", "--control-plane", str(plane), "--data", str(data)]) == 0
+    assert agent_of(started[2])[4:6] == ["--control-plane", str(plane)]
+    assert len(elsewhere.asked) == 1
+
+
+def test_another_address_needs_another_token(
+    tmp_path: Path,
+    plane: Path,
+    elsewhere: Answering,
+    started: list[list[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = tmp_path / "w"
+    assert main(["join", elsewhere.url, "--token", TOKEN, "--data", str(data)]) == 0
+    monkeypatch.setenv("GPULAYER_DATA", str(plane))
+    assert main(["join", "http://127.0.0.1:1", "--data", str(data)]) == 2
+    assert f"no token for http://127.0.0.1:1: {plane}/endpoint.json is for" in capsys.readouterr().err
+    monkeypatch.setenv("GPULAYER_DATA", str(tmp_path / "nothing"))
+    assert main(["join", "http://127.0.0.1:1", "--data", str(data)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "or paste the join line of one on another machine, with its --token" in line
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--token", TOKEN],
+        ["http://host", "--token", TOKEN, "--control-plane", "folder"],
+        ["host:8888", "--token", TOKEN],
+        ["http://host:8888/?token=secret", "--token", TOKEN],
+        ["http://127.0.0.1:1", "--token", ""],
+        ["http://127.0.0.1:1", "--token", TOKEN, "--slots", "0"],
+    ],
+)
+def test_what_is_no_join_line(
+    tmp_path: Path, started: list[list[str]], capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["join", *words, "--data", str(tmp_path / "w")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gpulayer-worker: ")
+    assert "secret" not in line
+    assert not (tmp_path / "w").exists()
+    assert not started
+
+
+def test_a_control_plane_that_can_not_be_reached(
+    tmp_path: Path, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["join", "http://127.0.0.1:1", "--token", TOKEN, "--data", str(tmp_path / "w")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "http://127.0.0.1:1 can't be reached" in line
+    assert not started
+
+
+def test_the_agent_of_a_joined_worker_reads_its_own_file_each_time(
+    tmp_path: Path, elsewhere: Answering, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And looks for no blobs beside it, not even where a control plane's folder is."""
+    data = tmp_path / "w"
+    assert main(["join", elsewhere.url, "--token", TOKEN, "--data", str(data)]) == 0
+    found: list[tuple[str, str]] = []
+
+    async def run(agent: Agent) -> int:
+        for credential in ("gl-worker-x", "gl-worker-y"):
+            kept = Credential(url=elsewhere.url, credential=credential)
+            (data / "credential.json").write_bytes(msgspec.json.encode(kept))
+            endpoint = agent.endpoint()
+            found.append((endpoint.url, endpoint.token))
+        (data / "credential.json").unlink()
+        with pytest.raises(OSError, match=r"credential\.json"):
+            agent.endpoint()
+        assert agent._blobs_beside() is None
+        return 0
+
+    monkeypatch.setattr(Agent, "run", run)
+    assert main(agent_of(started[0])[3:]) == 0
+    assert found == [(elsewhere.url, "gl-worker-x"), (elsewhere.url, "gl-worker-y")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 os.environ.pop("JPY_PARENT_PID", None)  # read when the next line is: a kernel outlives whoever started it
@@ -14,6 +15,7 @@ from traitlets.config import Config
 
 from .capture import Capture
 from .children import Children
+from .exchange import Exchange
 from .interrupts import Interrupts
 from .kernel import SpoolKernel
 from .outstream import Sink, SpoolStream, report
@@ -26,6 +28,7 @@ class SpoolKernelApp(IPKernelApp):
     records: Any  # the modules of these names, loaded by path
     spool: Any
     failpoints: Any
+    exchange: Exchange
     iopub_thread: Any
 
     def init_poller(self) -> None:
@@ -57,8 +60,11 @@ class SpoolKernelApp(IPKernelApp):
         faulthandler.enable(getattr(sys.stderr, "_original_stdstream_copy", 2))
 
 
-def run(connection_file: str, records: Any, spool: Any, failpoints: Any) -> int:
-    """Runs a kernel on `connection_file` until it ends; the others are the modules of these names."""
+def run(connection_file: str, records: Any, spool: Any, failpoints: Any, codec: Callable[[], Any]) -> int:
+    """Runs a kernel on `connection_file` until it ends.
+
+    The others are the modules of these names, and what loads the codec's `named`.
+    """
     config = Config()
     config.IPKernelApp.connection_file = connection_file
     # Of this kernel alone: profiles, start-up files and history of the worker's owner are not the notebook's.
@@ -69,6 +75,7 @@ def run(connection_file: str, records: Any, spool: Any, failpoints: Any) -> int:
     config.HistoryManager.hist_file = ":memory:"
     app = SpoolKernelApp.instance(config=config)
     app.records, app.spool, app.failpoints = records, spool, failpoints
+    app.exchange = Exchange(codec, failpoints.reach)
     app.kernel_class = SpoolKernel
     app.outstream_class = f"{SpoolStream.__module__}.{SpoolStream.__qualname__}"
     app.initialize([])

@@ -112,6 +112,7 @@ class SpoolKernel(IPythonKernel):
         self._surroundings = Surroundings()
         self._refusals: dict[str, str] = {}
         self._outcome: dict[str, Any] | None = None
+        self._values: dict[str, Any] | None = None  # digest and size of what the cell left
         self._later = Later()
         self._dispatched: set[Any] = set()
         self._peak = PeakMemory()
@@ -184,7 +185,7 @@ class SpoolKernel(IPythonKernel):
         except (OSError, ValueError) as error:
             self._refusals[msg_id] = f"the spool cannot be written: {error}"
         else:
-            self._outcome = None
+            self._outcome = self._values = None
             self._interrupts.remember()
 
     def should_handle(self, stream: Any, msg: Any, idents: Any) -> Any:
@@ -245,16 +246,23 @@ class SpoolKernel(IPythonKernel):
         stream = self._later.before(stream if ident else None)
         try:
             self._prepare(attempt.request)
-        except (OSError, TypeError, ValueError) as error:
-            self._outcome = failure(error)
-            content = {name: self._outcome[name] for name in ("ename", "evalue")}
-            content["traceback"] = [f"{content['ename']}: {content['evalue']}"]
-            self.send_response(self.iopub_socket, "error", content, ident=self._topic("error"))
+        except (OSError, TypeError, ValueError, MemoryError) as error:
+            self._outcome = self._shown(error)
             self.session.send(stream, "execute_reply", self._outcome, parent, ident)
             return
         await super().execute_request(stream, ident, parent)
 
+    def _shown(self, error: BaseException) -> dict[str, Any]:
+        """What an execute reply says about an error that no code of the cell raised; it is shown in one line."""
+        outcome = failure(error)
+        content = {name: outcome[name] for name in ("ename", "evalue")}
+        content["traceback"] = [f"{content['ename']}: {content['evalue']}"]
+        self.send_response(self.iopub_socket, "error", content, ident=self._topic("error"))
+        return outcome
+
     def _prepare(self, request: Request) -> None:
+        if request.inputs:
+            self.shell.push(self.parent.exchange.take(request))
         before = os.getcwd()
         self._surroundings.apply(request)
         if os.getcwd() != before:  # the folder that %cd goes back to, and says where it fails
@@ -273,6 +281,7 @@ class SpoolKernel(IPythonKernel):
             if self._interrupts.admit():
                 raise KeyboardInterrupt
             self._outcome = await super().do_execute(*args, **kwargs)
+            self._leave_values()
         except KeyboardInterrupt as error:
             self._interrupts.ignore()
             self.shell.showtraceback(exception_only=True)
@@ -286,6 +295,18 @@ class SpoolKernel(IPythonKernel):
         if not self._tee.in_kernel:
             self._end_child()
         return self._outcome
+
+    def _leave_values(self) -> None:
+        """Writes the values that go back; the cell fails where that can't be done."""
+        attempt = self._tee.attempt
+        if attempt is None or not attempt.request.outputs or not self._tee.in_kernel:
+            return
+        if self._outcome is None or self._outcome["status"] != "ok":
+            return
+        try:
+            self._values = self.parent.exchange.leave(attempt.request, self.shell.user_ns)
+        except (NameError, TypeError, ValueError, OSError, MemoryError) as error:
+            self._outcome = {**self._outcome, **self._shown(error)}
 
     def _end_child(self) -> None:
         """Ends a forked child that has come to the end of the cell: it shares the kernel's sockets with it."""
@@ -301,6 +322,8 @@ class SpoolKernel(IPythonKernel):
             reply["evalue"] = str(outcome.get("evalue"))[:TEXT_CHARS]
         reply["execution_count"] = outcome.get("execution_count")
         reply["peak_rss_bytes"] = self._peak.bytes()
+        if self._values is not None and reply["status"] == "ok":
+            reply["values"] = self._values
         if self._leaving:
             reply["leaving"] = True
         payload = [part for part in map(shortened, outcome.get("payload") or ()) if part is not None]

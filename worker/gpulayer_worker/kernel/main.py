@@ -1,8 +1,8 @@
 """Starts a kernel: ``python main.py --connection-file FILE --records records.py --failpoints failpoints.py``.
 
 `FILE` is a Jupyter connection file that exists, with the transport ipc; the other two are the paths of the files of
-these names in ``gpulayer/protocol``, with ``spool.py`` beside the first. The kernel ends by a shutdown request or a
-signal, never because whoever started it has ended.
+these names in ``gpulayer/protocol``, with ``spool.py`` and the folder ``values`` beside the first. The kernel ends by a
+shutdown request or a signal, never because whoever started it has ended.
 """
 
 from __future__ import annotations
@@ -49,11 +49,19 @@ def main(arguments: list[str]) -> int:
         sys.path.insert(0, "")  # the current folder, wherever a cell moves to
     sys.argv = [""]
     load(PACKAGE, os.path.join(here, "__init__.py"), here)
+    folder = os.path.dirname(os.path.abspath(options.records))
     protocol = [load(f"{PACKAGE}.records", options.records)]
-    protocol.append(load(f"{PACKAGE}.spool", os.path.join(os.path.dirname(options.records), "spool.py")))
+    protocol.append(load(f"{PACKAGE}.spool", os.path.join(folder, "spool.py")))
     protocol.append(load(f"{PACKAGE}.failpoints", options.failpoints))
     app = importlib.import_module(f"{PACKAGE}.app")
-    return app.run(os.path.abspath(options.connection_file), *protocol)
+    return app.run(os.path.abspath(options.connection_file), *protocol, lambda: codec(os.path.join(folder, "values")))
+
+
+def codec(folder: str) -> ModuleType:
+    """The framing of named values, from the folder of the codec. Loaded when a cell first asks for it."""
+    if f"{PACKAGE}.codec" not in sys.modules:
+        load(f"{PACKAGE}.codec", os.path.join(folder, "__init__.py"), folder)
+    return importlib.import_module(f"{PACKAGE}.codec.named")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ class Request:
     execution_count: int  # the number that the user's own notebook shows; 0: the kernel's own
     reserve_bytes: int  # the disk space to leave free
     workspace_first_on_path: bool
+    inputs: dict[str, Any]  # values that are there before the cell: path, offset and size of them; empty: none
+    outputs: dict[str, Any]  # names of the variables to leave, and the path for them; empty: none
 
 
 _FIELDS: dict[str, tuple[type, Any]] = {
@@ -33,6 +35,8 @@ _FIELDS: dict[str, tuple[type, Any]] = {
     "execution_count": (int, 0),
     "reserve_bytes": (int, 0),
     "workspace_first_on_path": (bool, False),
+    "inputs": (dict, {}),
+    "outputs": (dict, {}),
 }
 
 

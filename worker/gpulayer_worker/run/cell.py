@@ -3,66 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, TypeVar
 
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Assign
-from gpulayer.protocol.types import Device, Outcome, State
+from gpulayer.protocol.types import Outcome, State
 from gpulayer.source import SourceError
-from gpulayer.source.blobs import BlobError
+from gpulayer.source.blobs import BlobError, Span
 from gpulayer_worker import link
-from gpulayer_worker.environ import for_devices
 from gpulayer_worker.keeper.client import KeeperError
-from gpulayer_worker.kernels import Kernel, KernelError, Kernels
-from gpulayer_worker.layout import Layout
+from gpulayer_worker.kernels import Kernel, KernelError
 from gpulayer_worker.run.outcome import from_death, from_reply
+from gpulayer_worker.run.request import metadata
+from gpulayer_worker.run.results import Results
+from gpulayer_worker.run.services import GiveBack, Over, Services
 from gpulayer_worker.run.spoolwatch import CellSpool
-from gpulayer_worker.watch import FolderWatch
-from gpulayer_worker.workspace import FetchError, Workspaces
+from gpulayer_worker.workspace import FetchError
 
-log = logging.getLogger("gpulayer.worker")
+T = TypeVar("T")
 
 _FETCH_AGAIN_S = 1.0
 _FETCH_TRIES = 120
 _PREAMBLE = 2  # records that every cell begins with: the status busy, and its own code
 _PREAMBLE_S = 0.01  # so long a cell's begin waits for its output
 _OUTPUT_S = 0.001  # so long its first output waits for its end
-
-
-class Services(Protocol):
-    """What a run needs of its agent."""
-
-    layout: Layout
-    kernels: Kernels
-    workspaces: Workspaces
-    watch: FolderWatch
-    devices: tuple[Device, ...]
-    reserve_bytes: int
-
-    sessions: dict[str, Kernel]
-    ended_sessions: dict[str, asyncio.Event]
-
-    def emit(self, *events: link.Event) -> None: ...
-
-    def session_ready(self, session: str, kernel: Kernel) -> None: ...
-
-    def leave_session(self, session: str, reason: str) -> None: ...
-
-
-class _Over(Exception):
-    """The attempt ends here, before its cell ran."""
-
-    def __init__(self, outcome: Outcome):
-        super().__init__(outcome.problem)
-        self.outcome = outcome
-
-
-class _GiveBack(Exception):
-    """Nothing ran, and this worker can't run it: the control plane places it anew."""
 
 
 class CellRun:
@@ -78,6 +45,12 @@ class CellRun:
         self._folder = services.layout.attempt(assign.attempt)
         self._spool = CellSpool(services.layout.spool(assign.attempt))
         self.kernel: Kernel | None = None
+        cell = assign.spec.cell
+        goes_back = cell.outputs or cell.output_globs
+        self._results = Results(services, cell, self._folder, self._tell) if goes_back else None
+        self._inputs: Span | None = None  # where the values of --in are
+        self._workspace: Path | None = None  # of the cell that a kernel was given
+        self._program: Outcome | None = None  # how it ended; what goes back is on its way
         self._news = asyncio.Event()
         self._began = False
         self._ended = False
@@ -104,6 +77,8 @@ class CellRun:
         self._wish, self._wish_problem = wish, problem
         self._interrupt_due = grace_s > 0
         self._force_at = time.monotonic() + grace_s
+        if self._results is not None:
+            self._results.stop(wish, problem)
         self._news.set()
 
     # ---------------------------------------------------------------- its spool
@@ -137,8 +112,11 @@ class CellRun:
         kernel = self._services.sessions.get(session) if session is not None else None
         if session is None or kernel is None or kernel.exit.done() or self._resumed or self._wish:
             return
+        cell = self._assign.spec.cell
+        if cell.inputs or cell.output_globs:
+            return  # what they need is made in threads
         folder = self._services.layout.session(session)
-        if self._services.workspaces.is_current(self._assign.spec.cell.bundle, folder / "files.json"):
+        if self._services.workspaces.is_current(cell.bundle, folder / "files.json"):
             self._give(kernel, folder / "workspace")
 
     async def run(self) -> None:
@@ -147,11 +125,13 @@ class CellRun:
             if self.kernel is None:
                 await self._prepare()
             await self._until_end()
-        except _Over as over:
+            if self._program is not None:
+                self._end(await self._send_back(self._program))
+        except Over as over:
             self._end(over.outcome)
         except OSError as error:
             self._end(Outcome(state=State.FAILED, problem=self._services.layout.trouble(error)))
-        except _GiveBack as back:
+        except GiveBack as back:
             self._services.emit(link.GaveBack(attempt=self._name, reason=str(back)))
             return
         finally:
@@ -169,9 +149,10 @@ class CellRun:
         kernel_wanted = asyncio.create_task(self._find_kernel())
         try:
             workspace = await self._files()
+            await self._before(workspace)
             kernel = await kernel_wanted
-        except (KernelError, KeeperError) as error:
-            raise _Over(Outcome(state=State.FAILED, problem=str(error))) from error
+        except (KernelError, KeeperError, SourceError) as error:
+            raise Over(Outcome(state=State.FAILED, problem=str(error))) from error
         finally:
             if not kernel_wanted.done():
                 kernel_wanted.cancel()
@@ -181,30 +162,22 @@ class CellRun:
         self._give(kernel, workspace)
 
     def _give(self, kernel: Kernel, workspace: Path) -> None:
-        self.kernel = kernel
+        self.kernel, self._workspace = kernel, workspace
         layout = self._services.layout
         reach("agent.kernel-taken")
         # From here on a new agent finds the kernel; it sends the cell again, and a kernel runs an attempt once.
-        layout.note(self._folder, "kernel", {"kernel": kernel.name, "workspace": str(workspace)})
+        note: dict[str, Any] = {"kernel": kernel.name, "workspace": str(workspace)}
+        if self._inputs is not None:
+            note["inputs"] = self._inputs
+        layout.note(self._folder, "kernel", note)
         self._services.watch.add(layout.spool(self._name), self._look)
         kernel.exit.add_done_callback(lambda _: self._news.set())
         reach("agent.before-start")
         if not kernel.exit.done():
-            kernel.execute(self._name, self._assign.spec.cell.code, self._metadata(workspace))
+            asked = metadata(self._services, self._assign, workspace, self._inputs)
+            kernel.execute(self._name, self._assign.spec.cell.code, asked)
 
-    def _metadata(self, workspace: Path) -> dict[str, object]:
-        cell = self._assign.spec.cell
-        return {
-            "attempt": self._name,
-            "spool": str(self._services.layout.spool(self._name)),
-            "cwd": str(workspace),
-            "env": {**for_devices(self._assign.devices, self._services.devices), "GPULAYER_JOB": self._assign.job},
-            "execution_count": cell.execution_count,
-            "reserve_bytes": self._services.reserve_bytes,
-            "workspace_first_on_path": True,
-        }
-
-    def _noted_kernel(self) -> dict[str, str] | None:
+    def _noted_kernel(self) -> dict[str, Any] | None:
         """What an agent before us noted of a kernel that has the cell."""
         return self._services.layout.noted(self._folder, "kernel") if self._resumed else None
 
@@ -237,37 +210,53 @@ class CellRun:
     async def _give_back_after_end(self, session: str) -> NoReturn:
         """The session is ending, or has ended: its name opens a new one, once the control plane knows of the end."""
         await self._services.ended_sessions.setdefault(session, asyncio.Event()).wait()
-        raise _GiveBack(f"session {session} had ended")
+        raise GiveBack(f"session {session} had ended")
 
     async def _files(self) -> Path:
-        """The workspace, made or brought up to date in a thread; asked for again while the control plane is away."""
-        digest = self._assign.spec.cell.bundle
-        loop = asyncio.get_running_loop()
-
-        def tell(text: str) -> None:
-            loop.call_soon_threadsafe(self._tell, text)
-
+        """The workspace, made or brought up to date."""
         noted = self._noted_kernel()
         if noted is not None:
             return Path(noted["workspace"])  # the cell may be running in it
         if self._assign.session is not None:
             session = self._services.layout.session(self._assign.session)
-            if self._services.workspaces.is_current(digest, session / "files.json"):
+            if self._services.workspaces.is_current(self._assign.spec.cell.bundle, session / "files.json"):
                 return session / "workspace"
+        return await self._fetched(self._make_files)
+
+    async def _fetched(self, fetch: Callable[[Callable[[str], None]], T]) -> T:
+        """What `fetch` returns, in a thread; asked for again while the control plane is away."""
+        loop = asyncio.get_running_loop()
+
+        def tell(text: str) -> None:
+            loop.call_soon_threadsafe(self._tell, text)
+
         for _ in range(_FETCH_TRIES):
             self._check_wish()
             try:
-                return await asyncio.to_thread(self._make_files, digest, tell)
+                return await asyncio.to_thread(fetch, tell)
             except FetchError as error:
                 last = str(error)
                 self._tell(f"{error}; trying again")
                 await self._pause(_FETCH_AGAIN_S)
             except (SourceError, BlobError) as error:
-                raise _Over(Outcome(state=State.FAILED, problem=str(error))) from error
-        raise _Over(Outcome(state=State.FAILED, problem=last))
+                raise Over(Outcome(state=State.FAILED, problem=str(error))) from error
+        raise Over(Outcome(state=State.FAILED, problem=last))
 
-    def _make_files(self, digest: str, tell: Callable[[str], None]) -> Path:
+    async def _before(self, workspace: Path) -> None:
+        """The values of --in, and how the files are that --output names."""
+        noted = self._noted_kernel()
+        if noted is not None:  # the cell may be running, and files may have changed
+            self._inputs = Span(*noted["inputs"]) if "inputs" in noted else None
+            return
+        inputs = self._assign.spec.cell.inputs
+        if inputs:
+            self._inputs = await self._fetched(lambda tell: self._services.workspaces.blob(inputs, tell))
+        if self._results is not None:
+            await self._results.remember(workspace)
+
+    def _make_files(self, tell: Callable[[str], None]) -> Path:
         """Blocking: runs in a thread."""
+        digest = self._assign.spec.cell.bundle
         layout, workspaces = self._services.layout, self._services.workspaces
         if self._assign.session is None:
             target = self._folder / "workspace"
@@ -289,13 +278,13 @@ class CellRun:
     def _check_wish(self) -> None:
         if self._wish:
             state = State.CANCELLED if self._wish == "cancel" else State.FAILED
-            raise _Over(Outcome(state=state, problem="" if self._wish == "cancel" else self._wish_problem))
+            raise Over(Outcome(state=state, problem="" if self._wish == "cancel" else self._wish_problem))
 
     # ---------------------------------------------------------------- while it runs
 
     def _look(self, *, late: bool = False) -> None:
         """The spool may have grown: everything that follows goes out in one frame."""
-        if self._ended or not (self._spool.look() or late):
+        if self._ended or self._program is not None or not (self._spool.look() or late):
             return
         events: list[link.Event] = []
         if not self._began:
@@ -307,13 +296,16 @@ class CellRun:
         events.append(link.SpoolGrew(attempt=self._name, end=self._spool.end))
         if self._spool.idle and self._spool.reply is not None:
             outcome = from_reply(self._spool.reply, wish=self._wish, problem=self._wish_problem)
-            self._ended = True
             if self._spool.reply.get("leaving") and self._assign.session is not None:
                 self._services.leave_session(self._assign.session, "a cell called exit()")
             reach("agent.idle-written")
-            events.append(link.Ended(attempt=self._name, end=self._spool.end, outcome=outcome))
+            if self._results is None:
+                self._ended = True
+                events.append(link.Ended(attempt=self._name, end=self._spool.end, outcome=outcome))
+            else:
+                self._program = self._results.settled(outcome)
         self._services.emit(*events)
-        if self._ended:
+        if self._ended or self._program is not None:
             self._news.set()
 
     def _worth_telling(self, late: bool) -> bool:
@@ -338,7 +330,7 @@ class CellRun:
             asyncio.get_running_loop().call_later(left_s, self._timed_out, timeout_s)
 
     def _timed_out(self, timeout_s: float) -> None:
-        if not self._ended and not self._wish:
+        if not self._ended and self._program is None and not self._wish:
             self._want("timeout", f"timed out after {timeout_s:g} s", 2.0)
 
     async def _until_end(self) -> None:
@@ -346,12 +338,16 @@ class CellRun:
         kernel = self.kernel
         if kernel is None:
             raise RuntimeError(f"attempt {self._name} runs without a kernel")
-        while not self._ended:
+        while not self._ended and self._program is None:
             if kernel.exit.done():
                 self._look(late=True)
-                if not self._ended:
+                if not self._ended and self._program is None:
                     record = kernel.exit.result()
-                    self._end(from_death(record, kernel.tail(), wish=self._wish, problem=self._wish_problem))
+                    outcome = from_death(record, kernel.tail(), wish=self._wish, problem=self._wish_problem)
+                    if self._results is None:
+                        self._end(outcome)
+                    else:
+                        self._program = self._results.settled(outcome)
                 return
             if self._interrupt_due:
                 self._interrupt_due = False
@@ -370,6 +366,12 @@ class CellRun:
             await self._news.wait()
         else:
             await self._pause(left_s)
+
+    async def _send_back(self, outcome: Outcome) -> Outcome:
+        """The program has ended: values and files go back before that is told."""
+        if self._results is None or self._workspace is None:
+            return outcome
+        return await self._results.deliver(outcome, self._spool.reply or {}, self._workspace)
 
     def _end(self, outcome: Outcome) -> None:
         if self._ended:

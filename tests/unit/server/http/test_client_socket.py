@@ -58,12 +58,18 @@ def test_the_same_key_is_the_same_job(client: Any, worker: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bundle", "status", "code"), [("ab" * 32, 409, "bundle_unknown"), ("../x", 400, "bad_request")]
+    ("asked", "status", "code"),
+    [
+        ({"bundle": "ab" * 32}, 409, "bundle_unknown"),
+        ({"bundle": "../x"}, 400, "bad_request"),
+        ({"inputs": "ab" * 32}, 409, "inputs_unknown"),
+        ({"inputs": "../x"}, 400, "bad_request"),
+    ],
 )
-def test_a_bundle_that_is_not_here_is_refused_and_the_connection_stays(
-    client: Any, bundle: str, status: int, code: str
+def test_a_bundle_or_values_that_are_not_here_are_refused_and_the_connection_stays(
+    client: Any, asked: dict[str, Any], status: int, code: str
 ) -> None:
-    client.say(Submit(n=1, key="k", spec=JobSpec(cell=CellSpec(code="1", bundle=bundle))))
+    client.say(Submit(n=1, key="k", spec=JobSpec(cell=CellSpec(code="1", **asked))))
     refused = client.until(Refused)
     assert (refused.problem.status, refused.problem.code) == (status, code)
     client.say(Submit(n=2, key="k2", spec=SPEC))

@@ -298,3 +298,12 @@ def test_no_thread_is_left(plane: Any) -> None:
         plane.request("POST", "/v1/blobs", content=body)
     until(lambda: not uploads())
     assert digest(b"a") in plane.service.shell.blobs
+
+
+def test_a_blob_is_asked_for_without_its_bytes(plane: Any, tmp_path: Path) -> None:
+    assert plane.request("HEAD", f"/v1/blobs/{digest(b'one')}").status_code == 404
+    plane.request("POST", "/v1/blobs", content=pack(tmp_path, b"one"))
+    answer = plane.request("HEAD", f"/v1/blobs/{digest(b'one')}")
+    assert (answer.status_code, answer.headers["Content-Length"], answer.content) == (200, "3", b"")
+    whole = plane.request("GET", f"/v1/blobs/{digest(b'one')}")
+    assert (whole.headers["Content-Length"], whole.content) == ("3", b"one")

@@ -1,0 +1,255 @@
+/**
+ * What the control plane says, as `gpulayer/protocol/types.py` defines it. On the wire a field that has its default
+ * is left out: `toJob`, `toWorker` and `toSession` put it back.
+ */
+
+export type State =
+  | 'queued'
+  | 'assigned'
+  | 'running'
+  | 'unreachable'
+  | 'lost'
+  | 'succeeded'
+  | 'failed'
+  | 'cancelled'
+  | 'rejected';
+
+/** States that no job leaves. */
+export const TERMINAL: ReadonlySet<State> = new Set<State>([
+  'succeeded',
+  'failed',
+  'cancelled',
+  'rejected'
+]);
+
+/** One accelerator. */
+export interface IDevice {
+  uuid: string;
+  kind: string;
+  index: number;
+  name: string;
+  vram_bytes: number | null;
+}
+
+/** What a machine is and has. */
+export interface IInventory {
+  host: string;
+  os: string;
+  arch: string;
+  cpu_cores: number;
+  ram_bytes: number;
+  python: string;
+  devices: IDevice[];
+  problems: string[];
+}
+
+/** How an attempt ended. */
+export interface IOutcome {
+  state: State;
+  exit_code: number | null;
+  signal: number | null;
+  problem: string;
+  error: string;
+  peak_rss_bytes: number | null;
+  tail: string;
+}
+
+/** One thing that keeps a job from one machine. */
+export interface IReason {
+  worker: string;
+  code: string;
+  text: string;
+  temporary: boolean;
+}
+
+/** What a job asks of a machine. */
+export interface IRequirements {
+  accelerator: string | null;
+  devices: number;
+  worker: string | null;
+}
+
+/** A job. Times are Unix seconds of the control plane's clock. */
+export interface IJob {
+  id: string;
+  state: State;
+  name: string;
+  cancelling: boolean;
+  owner: string;
+  session: string | null;
+  requirements: IRequirements;
+  notebook: string;
+  cell_id: string;
+  attempt: string | null;
+  attempts: number;
+  worker: string | null;
+  devices: IDevice[];
+  reasons: IReason[];
+  ahead: number;
+  progress: string;
+  notes: string[];
+  submitted_at: number;
+  started_at: number | null;
+  ended_at: number | null;
+  outcome: IOutcome | null;
+}
+
+/** A machine. */
+export interface IWorker {
+  id: string;
+  name: string;
+  connected: boolean;
+  slots: number;
+  slots_free: number;
+  inventory: IInventory;
+  devices_free: string[];
+  sessions: number;
+  local: boolean;
+  last_seen_at: number;
+  notes: string[];
+}
+
+/** A kernel that is kept between cells. */
+export interface ISession {
+  id: string;
+  name: string;
+  worker: string;
+  connected: boolean;
+  devices: IDevice[];
+  running: string | null;
+  opened_at: number;
+  idle_since: number | null;
+  idle_timeout_s: number;
+}
+
+/** A token that lets a machine join; `token` is seen once, when it is made. */
+export interface IToken {
+  id: string;
+  name: string;
+  role: string;
+  token?: string;
+  expires_at: number | null;
+  single_use: boolean;
+  used_by?: string | null;
+}
+
+/** How the Jupyter server stands to the control plane: `GET gpulayer/status`. */
+export interface IServerStatus {
+  version: string;
+  state: 'holds' | 'attached' | 'remote' | 'starting' | 'failed' | 'missing';
+  text: string;
+  url: string | null;
+}
+
+/** One event of a job's output. */
+export interface IJobEvent {
+  seq: number;
+  kind: string;
+  msg_type: string;
+  content: Record<string, unknown>;
+}
+
+type Wire<T, Required extends keyof T> = Partial<T> & Pick<T, Required>;
+
+export type WireDevice = Wire<IDevice, 'uuid' | 'kind' | 'index'>;
+export type WireJob = Omit<
+  Wire<IJob, 'id' | 'state'>,
+  'devices' | 'reasons' | 'outcome' | 'requirements'
+> & {
+  devices?: WireDevice[];
+  reasons?: Wire<IReason, 'worker' | 'code' | 'text'>[];
+  outcome?: Wire<IOutcome, 'state'> | null;
+  requirements?: Partial<IRequirements>;
+};
+export type WireWorker = Omit<Wire<IWorker, 'id' | 'name'>, 'inventory'> & {
+  inventory?: Omit<Partial<IInventory>, 'devices'> & { devices?: WireDevice[] };
+};
+export type WireSession = Omit<Wire<ISession, 'id' | 'name' | 'worker'>, 'devices'> & {
+  devices?: WireDevice[];
+};
+
+function toDevice(wire: WireDevice): IDevice {
+  return { name: '', vram_bytes: null, ...wire };
+}
+
+function toOutcome(wire: Wire<IOutcome, 'state'>): IOutcome {
+  return {
+    exit_code: null,
+    signal: null,
+    problem: '',
+    error: '',
+    peak_rss_bytes: null,
+    tail: '',
+    ...wire
+  };
+}
+
+/** A job with every field. */
+export function toJob(wire: WireJob): IJob {
+  return {
+    name: '',
+    cancelling: false,
+    owner: '',
+    session: null,
+    notebook: '',
+    cell_id: '',
+    attempt: null,
+    attempts: 0,
+    worker: null,
+    ahead: 0,
+    progress: '',
+    notes: [],
+    submitted_at: 0,
+    started_at: null,
+    ended_at: null,
+    ...wire,
+    requirements: { accelerator: null, devices: 0, worker: null, ...wire.requirements },
+    devices: (wire.devices ?? []).map(toDevice),
+    reasons: (wire.reasons ?? []).map(reason => ({ temporary: false, ...reason })),
+    outcome: wire.outcome ? toOutcome(wire.outcome) : null
+  };
+}
+
+/** A machine with every field. */
+export function toWorker(wire: WireWorker): IWorker {
+  return {
+    connected: false,
+    slots: 0,
+    slots_free: 0,
+    devices_free: [],
+    sessions: 0,
+    local: false,
+    last_seen_at: 0,
+    notes: [],
+    ...wire,
+    inventory: {
+      host: '',
+      os: '',
+      arch: '',
+      cpu_cores: 0,
+      ram_bytes: 0,
+      python: '',
+      problems: [],
+      ...wire.inventory,
+      devices: (wire.inventory?.devices ?? []).map(toDevice)
+    }
+  };
+}
+
+/** A session with every field. */
+export function toSession(wire: WireSession): ISession {
+  return {
+    connected: false,
+    running: null,
+    opened_at: 0,
+    idle_since: null,
+    idle_timeout_s: 1800,
+    ...wire,
+    devices: (wire.devices ?? []).map(toDevice)
+  };
+}
+
+/** Whether a job will not change any more. */
+export function isTerminal(job: IJob): boolean {
+  return TERMINAL.has(job.state);
+}

@@ -1,0 +1,263 @@
+/**
+ * The words and figures that people read: the same as `gpulayer/notebook/words.py`, which writes them under a cell.
+ * The tests hold both to the same cases.
+ */
+
+import type { IDevice, IJob, State } from './api/types';
+
+/** What stands before a state, so that colour never speaks alone. */
+export const SYMBOLS: Readonly<Record<State, string>> = {
+  queued: '○',
+  assigned: '◐',
+  running: '●',
+  succeeded: '✓',
+  failed: '✗',
+  rejected: '✗',
+  cancelled: '■',
+  unreachable: '◌',
+  lost: '↻'
+};
+
+const CANCELLING = '□';
+
+const WORDS: Readonly<Record<State, string>> = {
+  queued: 'waiting',
+  assigned: 'starting',
+  running: 'running',
+  succeeded: 'done',
+  failed: 'failed',
+  rejected: 'failed',
+  cancelled: 'cancelled',
+  unreachable: 'out of reach',
+  lost: 'moved'
+};
+
+const UNITS: [string, number][] = [
+  ['day', 86_400],
+  ['h', 3600],
+  ['min', 60],
+  ['s', 1]
+];
+
+const SIZES: [string, number][] = [
+  ['B', 0],
+  ['kB', 0],
+  ['MB', 1],
+  ['GB', 1]
+];
+
+/** Of what a waiting job waits for: a line is one line with twenty machines too. */
+const WHY_LETTERS = 120;
+const ERROR_LETTERS = 200;
+
+/** How a state looks: names a CSS class and, for the eye, a shape. */
+export type Look = State | 'cancelling';
+
+/** The state that people see: a job that is being cancelled says so, whatever it does meanwhile. */
+export function look(job: IJob): Look {
+  return job.cancelling ? 'cancelling' : job.state;
+}
+
+/** The shape of a state. */
+export function symbol(job: IJob): string {
+  return job.cancelling ? CANCELLING : SYMBOLS[job.state];
+}
+
+/** The word for a job's state. */
+export function stateWord(job: IJob): string {
+  return job.cancelling ? 'cancelling' : WORDS[job.state];
+}
+
+/** '4.2 s', '3 min 12 s', '2 h 05 min'. */
+export function duration(seconds: number): string {
+  seconds = Math.max(0, seconds);
+  if (seconds < 59.95) {
+    return `${seconds.toFixed(1)} s`;
+  }
+  const whole = Math.trunc(Math.max(seconds, 60));
+  if (whole < 3600) {
+    return `${Math.trunc(whole / 60)} min ${two(whole % 60)} s`;
+  }
+  return `${Math.trunc(whole / 3600)} h ${two(Math.trunc((whole % 3600) / 60))} min`;
+}
+
+/** The same in a list, where nothing may jump: '4 s', '3 min', '2 h 05 min'. */
+export function shortDuration(seconds: number): string {
+  const whole = Math.max(0, Math.trunc(seconds));
+  if (whole < 60) {
+    return `${whole} s`;
+  }
+  return whole < 3600 ? `${Math.trunc(whole / 60)} min` : duration(whole);
+}
+
+/** 'just now', '42 s ago', '2 min ago', '3 days ago'. */
+export function ago(seconds: number): string {
+  for (const [unit, length] of UNITS) {
+    const whole = Math.floor(seconds / length);
+    if (whole > 0 && (unit !== 's' || whole >= 10)) {
+      return `${whole} ${unit}${unit === 'day' && whole > 1 ? 's' : ''} ago`;
+    }
+  }
+  return 'just now';
+}
+
+function two(value: number): string {
+  return String(value).padStart(2, '0');
+}
+
+/** '41 kB', '1.2 GB'. */
+export function size(count: number): string {
+  for (const [unit, digits] of SIZES) {
+    if (Number(count.toFixed(digits)) < 1000) {
+      return `${count.toFixed(digits)} ${unit}`;
+    }
+    count /= 1000;
+  }
+  return `${count.toFixed(1)} TB`;
+}
+
+/** '1st', '2nd', '11th'. */
+export function ordinal(place: number): string {
+  if ([11, 12, 13].includes(place % 100)) {
+    return `${place}th`;
+  }
+  return `${place}${{ 1: 'st', 2: 'nd', 3: 'rd' }[place % 10] ?? 'th'}`;
+}
+
+/** 'cuda:0 RTX 4090'. */
+export function deviceName(device: IDevice): string {
+  return `${device.kind}:${device.index} ${device.name}`.trimEnd();
+}
+
+/** Why a job waits, or was refused, machine by machine; '' as a machine for what is nobody's in particular. */
+export function reasonsByMachine(job: IJob): [string, string[]][] {
+  const byWorker = new Map<string, string[]>();
+  for (const reason of job.reasons) {
+    byWorker.set(reason.worker, [...(byWorker.get(reason.worker) ?? []), reason.text]);
+  }
+  return [...byWorker];
+}
+
+/** The same as lines with a column of machines, for a traceback. */
+export function reasonLines(job: IJob): string[] {
+  const machines = reasonsByMachine(job);
+  const width = Math.max(0, ...machines.map(([name]) => name.length));
+  return machines.map(
+    ([name, texts]) => `  ${name ? name.padEnd(width) + '  ' : ''}${texts.join('; ')}`
+  );
+}
+
+/** 'cuda', '2 cuda'; '' where any machine fits. */
+export function wanted(job: IJob): string {
+  const { accelerator, devices } = job.requirements;
+  if (!accelerator || accelerator === 'cpu') {
+    return '';
+  }
+  return devices > 1 ? `${devices} ${accelerator}` : accelerator;
+}
+
+/** Why a job did not succeed, in one short line; '' where nothing is known. */
+export function failure(job: IJob): string {
+  const why = job.outcome?.problem || job.outcome?.error || '';
+  return why.split('\n')[0]?.slice(0, ERROR_LETTERS) ?? '';
+}
+
+/** How long a job has run, or did; of one that never ran, how long it has waited, or did. */
+export function runningS(job: IJob, now: number): number {
+  return (job.ended_at || now) - (job.started_at || job.submitted_at || now);
+}
+
+function place(job: IJob): string {
+  const device = job.devices[0];
+  if (!device) {
+    return '';
+  }
+  const more = job.devices.length > 1 ? ` and ${job.devices.length - 1} more` : '';
+  return ` · ${deviceName(device)}${more}`;
+}
+
+function notes(job: IJob): string {
+  return job.notes.map(note => ` · ${note}`).join('');
+}
+
+/**
+ * One line about a job: what it waits for, where it runs, how it ended.
+ *
+ * @param now - Unix seconds of the control plane's clock.
+ */
+export function statusLine(job: IJob, now: number): string {
+  return `${symbol(job)} ${said(job, now)} · job ${job.id}`;
+}
+
+function said(job: IJob, now: number): string {
+  if (job.cancelling) {
+    return `cancelling${on(job)}`;
+  }
+  const doing = job.progress ? ` · ${job.progress}` : '';
+  switch (job.state) {
+    case 'queued':
+      return waiting(job);
+    case 'assigned':
+      return `starting${on(job)}${doing}`;
+    case 'running': {
+      const took = duration(now - (job.started_at || now));
+      return `running${on(job)}${place(job)} · ${took}${doing}${notes(job)}`;
+    }
+    case 'unreachable':
+      return `out of reach: ${job.worker} does not answer, the job may go on there`;
+    case 'lost':
+      return `moved: ${job.worker} is lost, trying again`;
+    default:
+      return ended(job);
+  }
+}
+
+function on(job: IJob): string {
+  return job.worker ? ` on ${job.worker}` : '';
+}
+
+function waiting(job: IJob): string {
+  const device = wanted(job);
+  const what = device ? ` for ${device}` : '';
+  const line = job.ahead ? ` · ${ordinal(job.ahead + 1)} in line` : '';
+  const why = reasonsByMachine(job).map(([name, texts]) => {
+    const words = texts.map(text => text.trim().split(/\s+/).join(' ')).join('; ');
+    return name ? `${name}: ${words}` : words;
+  });
+  return ['waiting' + line + what, ...fitting(why)].join(' · ');
+}
+
+/** The first of them, at least one, and how many more there are. */
+function fitting(why: string[]): string[] {
+  const taken: string[] = [];
+  let left = WHY_LETTERS;
+  for (const each of why) {
+    if (taken.length && each.length > left) {
+      return [...taken, `${why.length - taken.length} more (%gpulayer status)`];
+    }
+    taken.push(each);
+    left -= each.length;
+  }
+  return taken;
+}
+
+function ended(job: IJob): string {
+  const took = duration(runningS(job, 0));
+  if (job.state === 'succeeded') {
+    const peak = job.outcome?.peak_rss_bytes;
+    return `done${on(job)} in ${took}${peak ? ` · peak ${size(peak)}` : ''}${notes(job)}`;
+  }
+  if (job.state === 'rejected') {
+    return 'no eligible worker';
+  }
+  if (job.state === 'cancelled') {
+    return job.worker ? `cancelled${on(job)} after ${took}` : 'cancelled';
+  }
+  const why = failure(job);
+  return `failed${on(job)} after ${took}${why ? ` · ${why}` : ''}${notes(job)}`;
+}
+
+/** Whether `text` is a status line of that job which says that it has not ended. */
+export function isLiveStatus(text: string, job: string): boolean {
+  return /^[○◐●□◌↻] /.test(text) && text.trimEnd().endsWith(`job ${job}`);
+}

@@ -1,0 +1,168 @@
+import { describe, expect, it, test } from 'vitest';
+
+import {
+  ago,
+  duration,
+  isLiveStatus,
+  ordinal,
+  shortDuration,
+  size,
+  statusLine
+} from '../src/words';
+import { GPUS, job } from './make';
+
+// the cases of tests/unit/notebook/test_words.py: both sides say the same
+
+test.each([
+  [0, '0.0 s'],
+  [4.24, '4.2 s'],
+  [59.9, '59.9 s'],
+  [59.97, '1 min 00 s'],
+  [60, '1 min 00 s'],
+  [192, '3 min 12 s'],
+  [7500, '2 h 05 min'],
+  [-3, '0.0 s']
+])('a duration of %d seconds is %s', (seconds, text) => {
+  expect(duration(seconds)).toBe(text);
+});
+
+test.each([
+  [0, '0 B'],
+  [999, '999 B'],
+  [41_000, '41 kB'],
+  [999_700, '1.0 MB'],
+  [5_200_000, '5.2 MB'],
+  [1.2e9, '1.2 GB'],
+  [3e12, '3.0 TB']
+])('%d bytes are %s', (count, text) => {
+  expect(size(count)).toBe(text);
+});
+
+test.each([
+  [1, '1st'],
+  [2, '2nd'],
+  [3, '3rd'],
+  [4, '4th'],
+  [11, '11th'],
+  [112, '112th'],
+  [21, '21st']
+])('place %d is the %s', (place, text) => {
+  expect(ordinal(place)).toBe(text);
+});
+
+test.each([
+  [0, 'just now'],
+  [9, 'just now'],
+  [42, '42 s ago'],
+  [130, '2 min ago'],
+  [3700, '1 h ago'],
+  [90_000, '1 day ago'],
+  [3 * 86_400, '3 days ago']
+])('%d seconds back is %s', (seconds, text) => {
+  expect(ago(seconds)).toBe(text);
+});
+
+test.each([
+  [4.9, '4 s'],
+  [-1, '0 s'],
+  [754, '12 min'],
+  [7500, '2 h 05 min']
+])('in a list %d seconds are %s', (seconds, text) => {
+  expect(shortDuration(seconds)).toBe(text);
+});
+
+const REASONS = [
+  { worker: 'box', code: 'slots', text: 'all 2 slots busy', temporary: true },
+  { worker: 'mac', code: 'device_count', text: 'no cuda' }
+];
+
+test.each([
+  [job('queued', { worker: null }), '○ waiting · job k3f9'],
+  [
+    job('queued', { worker: null, ahead: 1, reasons: REASONS }),
+    '○ waiting · 2nd in line · box: all 2 slots busy · mac: no cuda · job k3f9'
+  ],
+  [
+    job('queued', { worker: null, ahead: 1, requirements: { accelerator: 'cuda', devices: 2 } }),
+    '○ waiting · 2nd in line for 2 cuda · job k3f9'
+  ],
+  [job('assigned'), '◐ starting on box · job k3f9'],
+  [
+    job('assigned', { progress: 'fetching 3 files' }),
+    '◐ starting on box · fetching 3 files · job k3f9'
+  ],
+  [job('running', { started_at: 100 }), '● running on box · 12.3 s · job k3f9'],
+  [
+    job('running', { started_at: 100, devices: GPUS.slice(0, 1) }),
+    '● running on box · cuda:1 RTX 4090 · 12.3 s · job k3f9'
+  ],
+  [
+    job('running', { started_at: 100, devices: GPUS, progress: 'output waits' }),
+    '● running on box · cuda:1 RTX 4090 and 1 more · 12.3 s · output waits · job k3f9'
+  ],
+  [job('running', { cancelling: true }), '□ cancelling on box · job k3f9'],
+  [job('queued', { worker: null, cancelling: true }), '□ cancelling · job k3f9'],
+  [job('unreachable'), '◌ out of reach: box does not answer, the job may go on there · job k3f9'],
+  [job('lost'), '↻ moved: box is lost, trying again · job k3f9'],
+  [
+    job('succeeded', {
+      started_at: 100,
+      ended_at: 114.1,
+      outcome: { state: 'succeeded', peak_rss_bytes: 6_200_000_000 }
+    }),
+    '✓ done on box in 14.1 s · peak 6.2 GB · job k3f9'
+  ],
+  [
+    job('succeeded', { started_at: 1, ended_at: 2, notes: ["session 's' had ended: fresh"] }),
+    "✓ done on box in 1.0 s · session 's' had ended: fresh · job k3f9"
+  ],
+  [
+    job('failed', {
+      started_at: 100,
+      ended_at: 103,
+      outcome: { state: 'failed', problem: 'out of memory: …\nand more' }
+    }),
+    '✗ failed on box after 3.0 s · out of memory: … · job k3f9'
+  ],
+  [
+    job('failed', {
+      started_at: 1,
+      ended_at: 2,
+      outcome: { state: 'failed', error: 'ValueError: bad' }
+    }),
+    '✗ failed on box after 1.0 s · ValueError: bad · job k3f9'
+  ],
+  [job('rejected', { worker: null }), '✗ no eligible worker · job k3f9'],
+  [job('cancelled', { started_at: 1, ended_at: 2.5 }), '■ cancelled on box after 1.5 s · job k3f9'],
+  [job('cancelled', { worker: null, submitted_at: 1, ended_at: 2 }), '■ cancelled · job k3f9']
+])('$state in one line: %#', (view, line) => {
+  expect(statusLine(view, 112.3)).toBe(line);
+});
+
+it('keeps a long error short', () => {
+  const error = 'E: ' + 'x'.repeat(1000);
+  const view = job('failed', { ended_at: 1, outcome: { state: 'failed', error } });
+  expect(statusLine(view, 0).length).toBeLessThan(300);
+});
+
+it('counts the machines that do not fit into the line', () => {
+  const reasons = Array.from({ length: 20 }, (_, n) => ({
+    worker: `machine-${n}`,
+    code: 'slots',
+    text: 'all of its 16 slots are busy for now'
+  }));
+  expect(statusLine(job('queued', { reasons }), 0)).toContain('more (%gpulayer status) · job k3f9');
+});
+
+describe('a status line that was left behind', () => {
+  it('is known by its shape and its job', () => {
+    expect(isLiveStatus('● running on box · 12.3 s · job k3f9', 'k3f9')).toBe(true);
+    expect(isLiveStatus('○ waiting · job k3f9', 'k3f9')).toBe(true);
+  });
+
+  it("is none if the job ended, is another's, or it is just text", () => {
+    expect(isLiveStatus('✓ done on box in 1.0 s · job k3f9', 'k3f9')).toBe(false);
+    expect(isLiveStatus('● running on box · job abcd', 'k3f9')).toBe(false);
+    expect(isLiveStatus('running job k3f9', 'k3f9')).toBe(false);
+  });
+});

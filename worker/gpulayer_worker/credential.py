@@ -1,0 +1,71 @@
+"""A worker's own credential, where it has one: it got that for a join token, from a control plane anywhere."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from pathlib import Path
+
+import msgspec
+
+from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.types import Struct
+
+GONE_S = 15.0
+"""A control plane notices by then that a connection of this worker is of the past."""
+
+LINE_AGAIN = "paste the whole join line, as it was shown"
+
+
+class JoinError(RuntimeError):
+    """This worker does not come in: one line that says why and what to do.
+
+    `code` is the command's exit code. `answered` is False where the control plane may have done what it was asked,
+    `ended` is True where it knows the token, and that is good for nothing any more.
+    """
+
+    def __init__(self, text: str, *, code: int = 1, answered: bool = True, ended: bool = False):
+        super().__init__(text)
+        self.code = code
+        self.answered = answered
+        self.ended = ended
+
+
+class Credential(Struct, frozen=True, kw_only=True):
+    """What `credential.json` in the worker's data folder holds (mode 0600): where it belongs, and what lets it in."""
+
+    url: str
+    credential: str
+
+    def endpoint(self) -> Endpoint:
+        """The same, as connections take it."""
+        return Endpoint(url=self.url, token=self.credential, pid=0, version="")
+
+
+def read_credential(data: Path) -> Credential | None:
+    """The credential in a worker's data folder, None where there is none."""
+    try:
+        return msgspec.json.decode((data / "credential.json").read_bytes(), type=Credential)
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        return None
+
+
+def joined_endpoint(data: Path) -> Endpoint | None:
+    """Where a worker that has joined finds its control plane, as its file says now."""
+    credential = read_credential(data)
+    return credential.endpoint() if credential is not None else None
+
+
+def address(url: str) -> str:
+    """A control plane's address in its plain form. Raises `JoinError`."""
+    shown = repr(re.split(r"[?#]", url)[0].rpartition("@")[2][:200])  # without what may be a secret
+    try:
+        parts = urllib.parse.urlsplit(url.strip())
+        port = parts.port
+    except ValueError as error:
+        raise JoinError(f"{shown} is not an address: {error}; {LINE_AGAIN}", code=2) from None
+    wrong = parts.query or parts.fragment or "@" in parts.netloc or not parts.hostname or port == 0
+    if parts.scheme not in ("http", "https") or wrong or not url.isprintable() or " " in url.strip():
+        text = f"{shown} is not an address such as http://HOST:PORT or https://HOST/PATH, with nothing else in it"
+        raise JoinError(f"{text}; {LINE_AGAIN}", code=2)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))

@@ -1,0 +1,213 @@
+"""Joining over the network: a pasted token is exchanged at once for the worker's own credential, which is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from gpulayer.protocol.endpoint import Endpoint, write_private
+from gpulayer.protocol.failpoints import reach
+from gpulayer.protocol.types import Problem, Struct
+from gpulayer_worker.credential import GONE_S, LINE_AGAIN, Credential, JoinError, read_credential
+from gpulayer_worker.layout import Layout
+from gpulayer_worker.web import ENDED_TOKENS, open_client, problem_in
+
+_TIMEOUT_S = 15.0
+_LOOK_S = 0.5
+
+
+def join(url: str, token: str, data: Path, name: str) -> str:
+    """Have a credential for this address in the data folder; '' or a line about what was done otherwise.
+
+    A token is exchanged for it. Where that has ended, such as in a line that is pasted again after a restart, a worker
+    that joined there before goes on with the credential that it got then. Raises `JoinError`.
+    """
+    try:
+        exchange(url, token, data, name)
+    except JoinError as error:
+        credential = read_credential(data)
+        if not error.ended or credential is None or credential.url != url:
+            raise
+        check(credential, data)
+        return f"the token of this line has ended; this worker goes on with its own credential, {data}/credential.json"
+    return ""
+
+
+def exchange(url: str, token: str, data: Path, name: str) -> None:
+    """Exchange a token for a credential, and keep that in the data folder. Raises `JoinError`.
+
+    Where the control plane says no, the folder is as it was. Where its answer is lost, the worker's id stays: with it
+    the same line may be tried again.
+    """
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        raise JoinError(f"what follows --token is not a token; {LINE_AGAIN}", code=2)
+    new_folder, new_id = not data.exists(), not (data / "worker.json").exists()
+    try:
+        with _held(data):
+            credential = _exchanged(Endpoint(url=url, token=token, pid=0, version=""), data, name)
+            reach("join.exchanged")
+            write_private(data / "credential.json", msgspec.json.encode(Credential(url=url, credential=credential)))
+            reach("join.stored")
+    except JoinError as error:
+        if new_id and error.answered and error.code != 3:
+            _undo(data, new_folder)
+        raise
+    except OSError as error:
+        raise JoinError(f"{data} can't be this worker's folder: {error}; mend that, or give another --data") from error
+
+
+def check(credential: Credential, data: Path) -> None:
+    """Ask whether a credential is still good, and its worker not connected already. Raises `JoinError`.
+
+    No answer is no error: the agent waits for one. Nor is one by somebody else, such as a proxy whose control plane is
+    just away.
+    """
+    deadline = time.monotonic() + GONE_S
+    while True:
+        try:
+            answer = _ask(credential.endpoint(), "GET", "/v1/health")
+        except JoinError:
+            return
+        problem = _problem(answer)
+        if problem is not None and answer.status_code in (401, 403):
+            raise JoinError(_refused(credential.url, problem, f"the credential of {data}/credential.json"))
+        if answer.status_code != 200 or not _connected(answer) or _has_keeper(data):
+            return
+        if time.monotonic() > deadline:
+            raise JoinError(_is_connected(credential.url, "this worker is connected already", data))
+        time.sleep(_LOOK_S)  # its connection may be of the past, which only time tells
+
+
+def _exchanged(endpoint: Endpoint, data: Path, name: str) -> str:
+    body = msgspec.json.encode({"worker_id": Layout(data).worker_id(), "name": name})
+    deadline = time.monotonic() + GONE_S
+    while True:
+        answer = _ask(endpoint, "POST", "/v1/join", body)
+        problem = _problem(answer)
+        if problem is None or problem.code != "worker_connected":
+            break
+        if time.monotonic() > deadline:
+            raise JoinError(_is_connected(endpoint.url, problem.title, data))
+        time.sleep(_LOOK_S)  # as above
+    if problem is not None:
+        raise JoinError(_refused(endpoint.url, problem, "this token"), ended=problem.code in ENDED_TOKENS)
+    try:
+        if answer.status_code == 201:
+            return msgspec.json.decode(answer.content, type=_Joined).credential
+    except msgspec.MsgspecError:
+        pass  # said below
+    raise JoinError(_not_ours(endpoint.url, answer))
+
+
+class _Joined(Struct, frozen=True, kw_only=True):
+    credential: str
+
+
+def _ask(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> httpx.Response:
+    """One request. Raises `JoinError` where there is no answer."""
+    try:
+        with open_client(endpoint, _TIMEOUT_S) as client:
+            return client.request(method, path, content=body)
+    except (httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError) as error:
+        text = f"{endpoint.url} broke off before it answered: {_why(error)}"
+        raise JoinError(f"{text}; try the same line again", answered=False) from error
+    except httpx.HTTPError as error:
+        text = f"{endpoint.url} can't be reached: {_why(error)}"
+        advice = "look whether the address is right, and whether this machine may reach it"
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            advice = "add the authority of its certificate to those that this system trusts (SSL_CERT_FILE)"
+        raise JoinError(f"{text}; {advice}") from error
+    except (httpx.InvalidURL, ValueError, ImportError) as error:
+        raise JoinError(f"the proxy that this environment names can't be used: {error}", code=2) from error
+
+
+def _why(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _problem(answer: httpx.Response) -> Problem | None:
+    return problem_in(answer.headers.get("Content-Type", ""), answer.content)
+
+
+def _connected(answer: httpx.Response) -> bool:
+    try:
+        return msgspec.json.decode(answer.content, type=_Health).connected
+    except msgspec.MsgspecError:
+        return False  # an answer of somebody else
+
+
+class _Health(Struct, frozen=True, kw_only=True):
+    connected: bool = False
+
+
+def _refused(url: str, problem: Problem, what: str) -> str:
+    if problem.code == "unauthorized":
+        return f"{url} does not know {what}: {LINE_AGAIN}, or ask for a new one"
+    if problem.code in ENDED_TOKENS:
+        return f"{url} refuses it: {problem.line()}"
+    return f"{url}: {problem.line()}"
+
+
+def _not_ours(url: str, answer: httpx.Response) -> str:
+    kind = answer.headers.get("Content-Type", "").partition(";")[0] or "no content type"
+    moved = f", which leads to {answer.headers['Location'][:200]}" if "Location" in answer.headers else ""
+    text = f"{url} is not a GPUlayer address: it answered {answer.status_code} with {kind}{moved}"
+    return f"{text}; {LINE_AGAIN}, with all of its path"
+
+
+def _is_connected(url: str, who: str, data: Path) -> str:
+    text = f"{url}: {who}, from another folder with the id of {data}/worker.json"
+    return (
+        f"{text}; if this folder is a copy, remove that file and join with a new line: then it is a worker of its own"
+    )
+
+
+# ---------------------------------------------------------------- the folder
+
+
+@contextlib.contextmanager
+def _held(data: Path) -> Iterator[None]:
+    """The folder, made when missing, while no keeper and no other `join` has it. Raises `JoinError`, OSError."""
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(data / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not _locked(fd):
+            pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            text = f"process {pid} is the keeper of {data} already: stop it first, or give another --data"
+            raise JoinError(text, code=3)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _has_keeper(data: Path) -> bool:
+    """Whether a keeper runs here: it is the one to say so."""
+    try:
+        with (data / "keeper.lock").open("rb") as lock:
+            return not _locked(lock.fileno())
+    except FileNotFoundError:
+        return False
+
+
+def _undo(data: Path, new_folder: bool) -> None:
+    """Nothing of a refused attempt stays."""
+    (data / "worker.json").unlink(missing_ok=True)
+    if new_folder:
+        (data / "keeper.lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody put something there
+            data.rmdir()

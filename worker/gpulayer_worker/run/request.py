@@ -1,0 +1,36 @@
+"""What a kernel is asked for with a cell's code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpulayer.protocol.messages import Assign
+from gpulayer.source.blobs import Span
+from gpulayer_worker.environ import for_devices
+from gpulayer_worker.run.services import Services
+
+
+def metadata(services: Services, assign: Assign, workspace: Path, inputs: Span | None) -> dict[str, object]:
+    """The `gpulayer` object of an execute request: see `kernel/request.py`.
+
+    Args:
+        services: the agent.
+        assign: the attempt.
+        workspace: the folder that the cell runs in.
+        inputs: where the values are that it begins with.
+    """
+    layout, cell = services.layout, assign.spec.cell
+    asked: dict[str, object] = {
+        "attempt": assign.attempt,
+        "spool": str(layout.spool(assign.attempt)),
+        "cwd": str(workspace),
+        "env": {**for_devices(assign.devices, services.devices), "GPULAYER_JOB": assign.job},
+        "execution_count": cell.execution_count,
+        "reserve_bytes": services.reserve_bytes,
+        "workspace_first_on_path": True,
+    }
+    if inputs is not None:
+        asked["inputs"] = inputs._asdict()
+    if cell.outputs:
+        asked["outputs"] = {"names": cell.outputs, "path": str(layout.values(assign.attempt))}
+    return asked

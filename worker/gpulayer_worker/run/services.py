@@ -1,0 +1,48 @@
+"""What a run needs of its agent, and how it ends early."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.types import Device, Outcome
+from gpulayer_worker import link
+from gpulayer_worker.kernels import Kernel, Kernels
+from gpulayer_worker.layout import Layout
+from gpulayer_worker.watch import FolderWatch
+from gpulayer_worker.workspace import Workspaces
+
+
+class Services(Protocol):
+    """The agent, as its runs see it."""
+
+    layout: Layout
+    kernels: Kernels
+    workspaces: Workspaces
+    watch: FolderWatch
+    devices: tuple[Device, ...]
+    reserve_bytes: int
+
+    sessions: dict[str, Kernel]
+    ended_sessions: dict[str, asyncio.Event]
+
+    def emit(self, *events: link.Event) -> None: ...
+
+    def endpoint(self) -> Endpoint: ...
+
+    def session_ready(self, session: str, kernel: Kernel) -> None: ...
+
+    def leave_session(self, session: str, reason: str) -> None: ...
+
+
+class Over(Exception):
+    """The attempt ends here, before its cell ran."""
+
+    def __init__(self, outcome: Outcome):
+        super().__init__(outcome.problem)
+        self.outcome = outcome
+
+
+class GiveBack(Exception):
+    """Nothing ran, and this worker can't run it: the control plane places it anew."""
