@@ -4,6 +4,8 @@ export default defineConfig({
   test: {
     include: ['test/**/*.test.{ts,tsx}'],
     environment: 'node',
-    testTimeout: 30_000
+    setupFiles: ['test/dom.ts'],
+    testTimeout: 30_000,
+    server: { deps: { inline: [/@jupyterlab/, /@jupyter\//] } }
   }
 });

@@ -33,6 +33,9 @@ ACCELERATORS = ("cuda", "mps", "cpu")
 _MEANT = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "apple": "mps"}
 _LIMITS = Limits()
 _NAME_LETTERS = 64
+
+MAX_OUTPUT_BYTES = 250_000
+"""Of text that a cell shows: a page draws so much in less than 100 ms, and a notebook stays small enough for git."""
 _ANYWHERE = Requirements()
 COMMANDS = ("status", "jobs", "logs", "attach", "cancel", "sessions", "session", "release", "fleet")
 """What `%gpulayer` can be asked for; the commands themselves stand in `commands.py`."""
@@ -57,7 +60,7 @@ class CellOptions:
     quiet: bool = False  # no status line
     name: str = ""  # of the job; '' for one made of the notebook's
     timeout_s: float | None = None
-    max_output_bytes: int = 1_000_000
+    max_output_bytes: int = MAX_OUTPUT_BYTES
     source: str | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -235,8 +238,8 @@ def add_idle_timeout(parser: Parser) -> None:
 
 def add_max_output(parser: Parser) -> None:
     """How much text is shown."""
-    parser.add_argument("--max-output", type=parse_size, default=1_000_000, metavar="SIZE",
-        help="of more text than this, show head and tail (default 1MB)")  # fmt: skip
+    parser.add_argument("--max-output", type=parse_size, default=MAX_OUTPUT_BYTES, metavar="SIZE",
+        help="of more text than this, show head and tail (default 250kB)")  # fmt: skip
 
 
 def requirements_of(given: argparse.Namespace) -> Requirements:

@@ -97,7 +97,7 @@ class GpulayerApp(ExtensionApp):
     async def _stop(self) -> None:
         try:
             if self.host is not None and self.host.status().state == "holds" and self.serverapp is not None:
-                # A kernel that lives on would start a control plane in place of this one. Jupyter ends them next anyway.
+                # A kernel that lives on would start a control plane in this one's place. Jupyter ends them next anyway.
                 await self.serverapp.cleanup_kernels()
         finally:
             await self._stop_own()

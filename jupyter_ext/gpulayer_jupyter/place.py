@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -13,6 +14,8 @@ import msgspec
 
 from gpulayer._version import __version__
 from gpulayer.protocol.endpoint import Endpoint, write_private
+
+log = logging.getLogger("gpulayer.jupyter")
 
 State = Literal["holds", "attached", "remote", "starting", "failed"]
 
@@ -58,9 +61,15 @@ class Remote:
             return None  # `status` says why
         endpoint = Endpoint(url=self._url, token=token, pid=os.getpid(), version=__version__)
         if self._shared is not None and endpoint != self._written:
-            write_private(self._shared / "endpoint.json", msgspec.json.encode(endpoint))
-            self._written = endpoint
+            self._tell_kernels(self._shared, endpoint)
         return endpoint
+
+    def _tell_kernels(self, folder: Path, endpoint: Endpoint) -> None:
+        self._written = endpoint
+        try:
+            write_private(folder / "endpoint.json", msgspec.json.encode(endpoint))
+        except OSError as error:
+            log.error("kernels do not hear of the control plane: %s/endpoint.json: %s", folder, error.strerror)
 
     def share(self, runtime: Path) -> Path:
         """Keep an `endpoint.json` for this server's kernels, in the folder that is returned. Raises OSError."""

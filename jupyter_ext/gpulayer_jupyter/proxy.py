@@ -24,7 +24,7 @@ from gpulayer._version import __version__
 from gpulayer.protocol.types import Problem
 from gpulayer_jupyter.place import Place
 from gpulayer_jupyter.thread import LoopThread, ThreadEnded
-from gpulayer_jupyter.tunnel import Tunnels, release
+from gpulayer_jupyter.tunnel import Tunnels, close, release, shake_hands
 from gpulayer_jupyter.upstream import Away, Exchange, Head, Request, ask, connect
 
 RESOURCE = "gpulayer"
@@ -33,7 +33,6 @@ RESOURCE = "gpulayer"
 _WORKER_TOKEN = "Bearer gl-worker-"
 _SMALL_BYTES = 65_536  # a body that is held, so that it can be sent again where the control plane has moved
 _MAX_UPLOAD_BYTES = 8 << 30  # the control plane has its own limit, and says so
-_REFUSAL_BYTES = 1 << 20
 _TO_UPSTREAM = ("Accept", "Content-Type", "Content-Encoding", "If-None-Match", "Range")
 _TO_CLIENT = (
     *("Content-Type", "Content-Length", "Content-Encoding", "Content-Range", "Accept-Ranges", "Cache-Control", "ETag"),
@@ -274,7 +273,7 @@ class _Proxy(_Handler):
         headers = self._only(_HANDSHAKE)
         headers["Upgrade"], headers["Connection"] = "websocket", "Upgrade"
         try:
-            opened = await self.bridge.thread.run(_open(self.bridge.place, self._asked(headers)))
+            opened = await self.bridge.thread.run(shake_hands(self.bridge.place, self._asked(headers)))
         except (Away, ThreadEnded) as error:
             self._away(Away(str(error)))
             return
@@ -287,7 +286,7 @@ class _Proxy(_Handler):
             await self._splice(opened.head, opened.stream)
         except (StreamClosedError, ThreadEnded):  # who asked is gone, or Jupyter ends
             with contextlib.suppress(ThreadEnded):
-                await self.bridge.thread.run(_closed(opened.stream))
+                await self.bridge.thread.run(close(opened.stream))
 
     async def _splice(self, head: Head, upstream: IOStream) -> None:
         self._take_head(head, _HANDSHAKE_ANSWER)
@@ -372,34 +371,3 @@ class SharedHandler(_Proxy):
     async def post(self, path: str) -> None:
         """Write."""
         await self.forward()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Opened:
-    """What a control plane answered to a handshake; without a stream it refused."""
-
-    head: Head
-    stream: IOStream | None = None
-    body: bytes = b""
-
-
-async def _open(place: Place, request: Request) -> _Opened:
-    exchange, head = await ask(place, request)
-    if head.status == 101:
-        return _Opened(head=head, stream=exchange.stream)
-    body = bytearray()
-
-    async def keep(chunk: bytes) -> None:
-        if len(body) + len(chunk) > _REFUSAL_BYTES:
-            raise Away(f"{exchange.endpoint.url} answers a handshake with too many words")
-        body.extend(chunk)
-
-    try:
-        await exchange.copy(keep)
-    finally:
-        exchange.close()
-    return _Opened(head=head, body=bytes(body))
-
-
-async def _closed(stream: IOStream) -> None:
-    stream.close()

@@ -9,11 +9,49 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from dataclasses import dataclass
 
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
+from gpulayer_jupyter.place import Place
+from gpulayer_jupyter.upstream import Away, Head, Request, ask
+
 _READ_BYTES = 65_536
 _LAST_WORDS_S = 5.0
+_REFUSAL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shaken:
+    """What a control plane answered to a handshake; without a stream it refused."""
+
+    head: Head
+    stream: IOStream | None = None
+    body: bytes = b""
+
+
+async def shake_hands(place: Place, request: Request) -> Shaken:
+    """Ask the control plane to upgrade, on the loop on which its stream will live. Raises `Away`."""
+    exchange, head = await ask(place, request)
+    if head.status == 101:
+        return Shaken(head=head, stream=exchange.stream)
+    body = bytearray()
+
+    async def keep(chunk: bytes) -> None:
+        if len(body) + len(chunk) > _REFUSAL_BYTES:
+            raise Away(f"{exchange.endpoint.url} answers a handshake with too many words")
+        body.extend(chunk)
+
+    try:
+        await exchange.copy(keep)
+    finally:
+        exchange.close()
+    return Shaken(head=head, body=bytes(body))
+
+
+async def close(stream: IOStream) -> None:
+    """Close a stream on its own loop."""
+    stream.close()
 
 
 def release(stream: IOStream) -> tuple[socket.socket, bytes]:

@@ -88,8 +88,8 @@ export const jobPlugin: JupyterFrontEndPlugin<void> = {
         if (!view) {
           view = new JobView({ job, client, commands, rendermime, trans });
           void tracker.add(view);
-          // without JupyterLab's shell the main area holds one document: there it opens below
-          shell.add(view, labShell ? 'main' : 'down');
+          // without JupyterLab's shell the main area holds one document: there it opens beside it
+          shell.add(view, labShell ? 'main' : 'right');
         }
         shell.activateById(view.id);
         return view;

@@ -54,9 +54,10 @@ export class Client implements IDisposable {
     try {
       this._status = await requestAPI<IServerStatus>('status', this.settings);
     } catch (error) {
-      const gone = error instanceof RequestError && error.status === 404;
+      const code = error instanceof RequestError ? error.status : 0;
       const text = error instanceof Error ? error.message : String(error);
-      this._status = { version: '', url: null, text, state: gone ? 'missing' : 'failed' };
+      const state = code === 404 ? 'missing' : code === 0 ? 'away' : 'failed';
+      this._status = { version: '', url: null, text, state };
     } finally {
       this._asking = false;
     }
@@ -120,6 +121,6 @@ export class Client implements IDisposable {
   }
 
   private _late(): boolean {
-    return ['starting', 'failed', 'missing'].includes(this._status?.state ?? '');
+    return ['starting', 'failed', 'missing', 'away'].includes(this._status?.state ?? '');
   }
 }

@@ -133,10 +133,13 @@ export interface IToken {
   used_by?: string | null;
 }
 
-/** How the Jupyter server stands to the control plane: `GET gpulayer/status`. */
+/**
+ * How the Jupyter server stands to the control plane: `GET gpulayer/status`. It does not say 'missing' (it has no such
+ * route) and 'away' (it does not answer): this page does.
+ */
 export interface IServerStatus {
   version: string;
-  state: 'holds' | 'attached' | 'remote' | 'starting' | 'failed' | 'missing';
+  state: 'holds' | 'attached' | 'remote' | 'starting' | 'failed' | 'missing' | 'away';
   text: string;
   url: string | null;
 }

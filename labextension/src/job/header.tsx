@@ -77,13 +77,14 @@ function Trouble(props: IJobHeaderProps): JSX.Element | null {
 }
 
 function figures(job: IJob, now: number, trans: TranslationBundle): string {
-  const place = [job.worker ?? '', ...job.devices.slice(0, 1).map(deviceName)];
-  const began = job.started_at ?? job.submitted_at;
+  const clock = (at: number): string => new Date(at * 1000).toLocaleTimeString();
+  const began = clock(job.started_at ?? job.submitted_at);
   const peak = job.outcome?.peak_rss_bytes;
   return [
     trans.__(stateWord(job)),
-    ...place,
-    trans.__('since %1', new Date(began * 1000).toLocaleTimeString()),
+    job.worker ?? '',
+    ...job.devices.slice(0, 1).map(deviceName),
+    job.ended_at === null ? trans.__('since %1', began) : `${began} – ${clock(job.ended_at)}`,
     duration(runningS(job, now)),
     peak ? trans.__('peak %1', size(peak)) : ''
   ]

@@ -66,6 +66,8 @@ function troubleOf(props: IBannersProps): ITrouble | null {
       return { kind: 'error', title: trans.__('The control plane does not answer.'), text };
     case 'starting':
       return { kind: 'starting', title: trans.__('Starting the control plane…'), text };
+    case 'away':
+      return { kind: 'lost', title: trans.__('Jupyter does not answer, trying again…'), text: '' };
     default:
       return link === 'connecting' && !plane
         ? { kind: 'starting', title: trans.__('Connecting…'), text: '' }

@@ -26,6 +26,9 @@ export interface IReplayOptions {
   job?: IJob | null;
 }
 
+/** `MAX_OUTPUT_BYTES` of `gpulayer/notebook/options.py`: what a cell shows of its text. */
+const MAX_CHARS = 250_000;
+
 /** While more comes than is shown, the newest text, refreshed. */
 const PREVIEW_CHARS = 8 * 1024;
 
@@ -53,7 +56,7 @@ export class Replay implements IEventsTaker {
     outputs: IOutputs,
     private readonly options: IReplayOptions
   ) {
-    this._max = options.maxChars ?? 1_000_000;
+    this._max = options.maxChars ?? MAX_CHARS;
     this._page = new Page(outputs, options.chunkChars);
     this._job = options.job ?? null;
     this._reset();

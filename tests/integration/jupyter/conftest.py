@@ -29,10 +29,9 @@ def server() -> Iterator[JupyterServer]:
     with jupyter_deployment() as deployment:
         servers = Servers(deployment)
         try:
-            made = servers.start(
+            made = servers.make(base_url="/user/x/").start(
                 "--ServerApp.allow_unauthenticated_access=False",
                 "--ServerApp.reraise_server_extension_failures=True",
-                base_url="/user/x/",
             )
             made.until_state("holds")
             made.until_worker()

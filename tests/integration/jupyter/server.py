@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.support.deployment import Deployment
@@ -33,10 +35,11 @@ def free_port() -> int:
 class JupyterServer:
     """One Jupyter server's process; `start` and `stop` may be called any number of times."""
 
-    def __init__(self, deployment: Deployment, name: str = "j", *, base_url: str = "/"):
+    def __init__(self, deployment: Deployment, name: str = "j", *, base_url: str = "/", secure: bool = False):
         self.deployment = deployment
         self.home = deployment.folder / name
         self.base_url = base_url
+        self._s = "s" if secure else ""  # of https and wss
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -75,7 +78,7 @@ class JupyterServer:
             assert "already in use" in self.log, f"the Jupyter server ended:\n{self.log}"
             return "ended"
         try:
-            httpx.get(self.url("api"), trust_env=False, timeout=PATIENCE_S)
+            httpx.get(self.url("api"), trust_env=False, verify=False, timeout=PATIENCE_S)
         except httpx.TransportError:
             return ""
         return "listens"
@@ -107,7 +110,7 @@ class JupyterServer:
 
     def url(self, path: str = "", scheme: str = "http") -> str:
         """An address on this server, below its base URL."""
-        return f"{scheme}://127.0.0.1:{self.port}{self.base_url}{path}"
+        return f"{scheme}{self._s}://127.0.0.1:{self.port}{self.base_url}{path}"
 
     def request(self, method: str, path: str, *, token: str | None = TOKEN, **more: Any) -> httpx.Response:
         """A request below `gpulayer/`, with Jupyter's token, or another, or none."""
@@ -115,7 +118,7 @@ class JupyterServer:
         if token:
             headers["Authorization"] = f"token {token}"
         url = self.url(f"gpulayer/{path}")
-        return httpx.request(method, url, headers=headers, trust_env=False, timeout=PATIENCE_S, **more)
+        return httpx.request(method, url, headers=headers, trust_env=False, verify=False, timeout=PATIENCE_S, **more)
 
     def websocket(self, path: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> Any:
         """A websocket below `gpulayer/`; by default with Jupyter's token."""
@@ -155,8 +158,35 @@ def jupyter_folders(home: Path) -> dict[str, str]:
 
 
 def websocket(url: str, headers: Mapping[str, str], **more: Any) -> Any:
-    """A websocket, as any client opens one."""
+    """A websocket, as any client opens one that asks for no certificate."""
+    if url.startswith("wss:"):
+        more["ssl"] = ssl.create_default_context()
+        more["ssl"].check_hostname, more["ssl"].verify_mode = False, ssl.CERT_NONE
     return connect(url, additional_headers=dict(headers), proxy=None, max_size=None, open_timeout=PATIENCE_S, **more)
+
+
+@contextlib.contextmanager
+def logged_in(url: str) -> Iterator[httpx.Client]:
+    """A browser whose user has logged in at a server: a cookie is all that it has."""
+    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
+        client.get("login")
+        answer = client.post("login", data={"password": TOKEN, "_xsrf": client.cookies["_xsrf"]})
+        assert answer.status_code == 302, answer.text
+        yield client
+
+
+def cookies(browser: httpx.Client) -> dict[str, str]:
+    """The header with which a browser opens a websocket."""
+    return {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+
+
+def handshake(url: str, headers: Mapping[str, str], **more: Any) -> int:
+    """The status that answers a handshake."""
+    try:
+        with websocket(url, headers, **more):
+            return 101
+    except InvalidStatus as refused:
+        return refused.response.status_code
 
 
 @contextlib.contextmanager
@@ -175,14 +205,14 @@ class Servers:
         self.deployment = deployment
         self.all: list[JupyterServer] = []
 
-    def make(self, *, base_url: str = "/") -> JupyterServer:
+    def make(self, **more: Any) -> JupyterServer:
         """One more, not started yet."""
-        self.all.append(JupyterServer(self.deployment, f"j{len(self.all)}", base_url=base_url))
+        self.all.append(JupyterServer(self.deployment, f"j{len(self.all)}", **more))
         return self.all[-1]
 
-    def start(self, *arguments: str, base_url: str = "/", **more: Any) -> JupyterServer:
+    def start(self, *arguments: str, **more: Any) -> JupyterServer:
         """One more, which listens."""
-        return self.make(base_url=base_url).start(*arguments, **more)
+        return self.make().start(*arguments, **more)
 
     def close(self) -> None:
         """End all of them, however the test ended; the notebooks first, which would start a control plane instead."""

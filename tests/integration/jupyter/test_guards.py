@@ -8,14 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
 
 from gpulayer_jupyter.place import Remote
 from gpulayer_jupyter.proxy import Bridge, handlers
 from gpulayer_jupyter.thread import LoopThread
 from gpulayer_jupyter.tunnel import Tunnels
-from tests.integration.jupyter.server import TOKEN, JupyterServer
-from tests.support.processes import PATIENCE_S
+from tests.integration.jupyter.server import JupyterServer, cookies, handshake, logged_in
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PATHS = (
@@ -34,13 +32,9 @@ def routes() -> list[str]:
     return [pattern for pattern, _, _ in handlers(bridge)]
 
 
-def handshake(server: JupyterServer, path: str, headers: dict[str, str], **more: Any) -> int:
+def opens(server: JupyterServer, path: str, headers: dict[str, str], **more: Any) -> int:
     """The status that answers a handshake."""
-    try:
-        with server.websocket(path, headers=headers, **more):
-            return 101
-    except InvalidStatus as refused:
-        return refused.response.status_code
+    return handshake(server.url(f"gpulayer/{path}", "ws"), headers, **more)
 
 
 @pytest.fixture(scope="module", params=["every route is guarded", "as it is by default"])
@@ -75,7 +69,7 @@ def test_nobody_comes_in_without_authentication(guarded: JupyterServer, path: st
     assert guarded.request("OPTIONS", path, token=None).content == b""
     refused = 401 if path == "v1/worker" else 403
     if path != "v1/join":
-        assert handshake(guarded, path, {}) == refused
+        assert opens(guarded, path, {}) == refused
 
 
 @pytest.mark.parametrize("path", OF_WORKERS + SHARED)
@@ -85,7 +79,7 @@ def test_a_workers_token_is_checked_by_the_control_plane(guarded: JupyterServer,
     answer = guarded.request(method, path, token=None, headers=wrong)
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
     if path == "v1/worker":
-        assert handshake(guarded, path, wrong) == 401
+        assert opens(guarded, path, wrong) == 401
 
 
 @pytest.mark.parametrize("path", ["status", "v1/jobs", "v1/workers", "v1/tokens", "v1/client"])
@@ -106,16 +100,9 @@ def test_no_route_is_without_a_guard(guarded: JupyterServer) -> None:
 
 @pytest.fixture
 def browser(guarded: JupyterServer) -> Iterator[httpx.Client]:
-    """A browser whose user has logged in: a cookie is all that it has."""
-    with httpx.Client(base_url=guarded.url(), trust_env=False, timeout=PATIENCE_S) as client:
-        client.get("login")
-        logged_in = client.post("login", data={"password": TOKEN, "_xsrf": client.cookies["_xsrf"]})
-        assert logged_in.status_code == 302
-        yield client
-
-
-def cookie(browser: httpx.Client) -> dict[str, str]:
-    return {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+    """A browser whose user has logged in."""
+    with logged_in(guarded.url()) as browser:
+        yield browser
 
 
 def test_a_page_of_the_server_may(guarded: JupyterServer, browser: httpx.Client) -> None:
@@ -125,7 +112,7 @@ def test_a_page_of_the_server_may(guarded: JupyterServer, browser: httpx.Client)
     made = browser.post("gpulayer/v1/jobs", headers={"X-XSRFToken": browser.cookies["_xsrf"], "Origin": own})
     assert made.json()["code"] == "bad_request"  # the control plane's word
     for path in SOCKETS:
-        assert handshake(guarded, path, cookie(browser), origin=own) == 101
+        assert opens(guarded, path, cookies(browser), origin=own) == 101
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:1", "null"])
@@ -136,7 +123,7 @@ def test_a_page_of_another_site_may_not(guarded: JupyterServer, browser: httpx.C
     for method, path in (("POST", "v1/jobs"), ("POST", "v1/blobs"), ("DELETE", "v1/sessions/s"), ("POST", "v1/tokens")):
         assert browser.request(method, f"gpulayer/{path}", headers=foreign).status_code in (403, 404)
     for path in SOCKETS:
-        assert handshake(guarded, path, cookie(browser), origin=origin) == 403
+        assert opens(guarded, path, cookies(browser), origin=origin) == 403
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])

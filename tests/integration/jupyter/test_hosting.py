@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -149,16 +148,6 @@ def test_without_a_local_worker(servers: Servers) -> None:
     server.until_state("holds")
     assert server.workers() == {}
     assert not (servers.deployment.data / "worker").exists()
-
-
-def test_a_kernel_of_the_server_finds_a_folder_that_was_named_in_its_settings(servers: Servers) -> None:
-    named = servers.deployment.folder / "elsewhere"
-    server = servers.start(f"--GpulayerApp.data={named}", "--GpulayerApp.local_worker=False")
-    assert server.until_state("holds")["data"] == str(named)
-    environment = Path(f"/proc/{server.pid}/environ")
-    assert environment.exists()
-    assert (named / "endpoint.json").exists()
-    assert not (servers.deployment.data / "endpoint.json").exists()
 
 
 def test_what_a_killed_server_leaves_behind_serves_the_next(servers: Servers) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
 
 from tests.integration.jupyter.hub import PASSWORD, TOKEN, USER, Hub, hub_is_missing
-from tests.integration.jupyter.server import jupyter_deployment, websocket
+from tests.integration.jupyter.server import handshake, jupyter_deployment, websocket
 from tests.integration.jupyter.test_joining import join, runs
 from tests.support.deployment import Deployment
 from tests.support.processes import PATIENCE_S, until
@@ -47,13 +46,9 @@ def browser(hub: Hub) -> Iterator[httpx.Client]:
         yield client
 
 
-def handshake(url: str, path: str, headers: dict[str, str], origin: str | None = None) -> int:
+def opens(hub: Hub, path: str, headers: dict[str, str], origin: str | None = None) -> int:
     """The status that answers a handshake."""
-    try:
-        with websocket((url + path).replace("http", "ws", 1), headers, origin=origin):
-            return 101
-    except InvalidStatus as refused:
-        return refused.response.status_code
+    return handshake((hub.url + path).replace("http", "ws", 1), headers, origin=origin)
 
 
 def workers(hub: Hub) -> dict[str, bool]:
@@ -72,20 +67,20 @@ def test_nobody_else_comes_in(hub: Hub) -> None:
     for path in ("status", "v1/workers", "v1/health", "v1/tokens"):
         for token in ("", "wrong"):
             assert hub.request("GET", f"{OURS}/{path}", token=token).status_code == 403
-    assert handshake(hub.url, f"{OURS}/v1/watch", {}) == 403
+    assert opens(hub, f"{OURS}/v1/watch", {}) == 403
     for path in ("v1/worker", "v1/health"):
         wrong = {"Authorization": "Bearer gl-worker-wrong"}
         assert hub.request("GET", f"{OURS}/{path}", token="", headers=wrong).status_code == 401
-    assert handshake(hub.url, f"{OURS}/v1/worker", {"Authorization": "Bearer gl-worker-wrong"}) == 401
+    assert opens(hub, f"{OURS}/v1/worker", {"Authorization": "Bearer gl-worker-wrong"}) == 401
 
 
 def test_a_page_of_the_server_may_and_one_of_another_site_may_not(hub: Hub, browser: httpx.Client) -> None:
     held = {cookie.name: cookie.value or "" for cookie in browser.cookies.jar if cookie.path == f"/user/{USER}/"}
-    cookies = {"Cookie": "; ".join(f"{name}={value}" for name, value in held.items())}
+    header = {"Cookie": "; ".join(f"{name}={value}" for name, value in held.items())}
     own = hub.url.rstrip("/")
     assert browser.get(f"{OURS}/status").json()["state"] == "holds"
     for origin, expected in ((own, 101), ("https://evil.example", 403)):
-        assert handshake(hub.url, f"{OURS}/v1/client", cookies, origin) == expected
+        assert opens(hub, f"{OURS}/v1/client", header, origin) == expected
     assert browser.post(f"{OURS}/v1/jobs", headers={"Origin": "https://evil.example"}).status_code in (403, 404)
     assert browser.post(f"{OURS}/v1/jobs").status_code == 403  # a form of another site has no token for it
     token = next(

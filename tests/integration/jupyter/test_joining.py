@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.integration.jupyter.nginx import Nginx, nginx_is_missing
-from tests.integration.jupyter.server import TOKEN, JupyterServer, Servers, websocket
+from tests.integration.jupyter.server import JupyterServer, Servers, cookies, handshake, logged_in, websocket
 from tests.support.deployment import Deployment, Worker
 from tests.support.processes import PATIENCE_S, until
 
@@ -67,9 +67,13 @@ def test_behind_nginx(servers: Servers) -> None:
         nginx.start(server.port)
         server.until_state("holds")
         behind = f"{nginx.url}/user/x/gpulayer"
-        with websocket(f"{behind}/v1/watch".replace("http", "ws", 1), {"Authorization": f"token {TOKEN}"},
-                       origin=nginx.url) as watching:  # fmt: skip
-            assert '"type":"fleet"' in str(watching.recv(PATIENCE_S))
+        with logged_in(f"{nginx.url}/user/x/") as browser:  # the page's own origin is nginx
+            assert browser.get("gpulayer/v1/workers", headers={"Origin": nginx.url}).status_code == 200
+            socket = f"{behind}/v1/watch".replace("http", "ws", 1)
+            assert handshake(socket, cookies(browser), origin=nginx.url) == 101
+            assert handshake(socket, cookies(browser), origin="https://evil.example") == 403
+            with websocket(socket, cookies(browser), origin=nginx.url) as watching:
+                assert '"type":"fleet"' in str(watching.recv(PATIENCE_S))
         worker = join(deployment, behind, join_token(server), "far")
         until(lambda: server.workers().get("far"), lambda: f"the worker to join: {worker.log}\n{server.log}")
         runs(deployment, "far")

@@ -21,7 +21,13 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     walk = text[text.index("## One cell's bytes") : text.index("## The core")]
     names = set(re.findall(r"`((?:\w+/)+\w+\.py)`", walk))
-    bases = ["gpulayer", "server/gpulayer_server", "worker/gpulayer_worker", "worker/gpulayer_worker/kernel"]
+    bases = [
+        "gpulayer",
+        "jupyter_ext",
+        "server/gpulayer_server",
+        "worker/gpulayer_worker",
+        "worker/gpulayer_worker/kernel",
+    ]
     assert names
     for name in names:
         inside = name.removeprefix("worker/")
