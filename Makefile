@@ -36,14 +36,19 @@ $(OLD)/.ready: Makefile
 	$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check 'ipykernel==6.29.*' ipywidgets tqdm
 	@touch $@
 
-setup: $(VENV)/.ready $(OLD)/.ready
+# JupyterHub's proxy, for the tests
+.node-tools/.ready: Makefile
+	npm install --prefix .node-tools --no-audit --no-fund --loglevel=error configurable-http-proxy@5.3.0
+	@touch $@
+
+setup: $(VENV)/.ready $(OLD)/.ready .node-tools/.ready
 	@tests/system.sh
 
 demo: $(VENV)/.ready
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb
 
 lab: $(VENV)/.ready
-	$(BIN)/jupyter lab notebooks/quickstart.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/quickstart.ipynb
 
 test: setup
 	GPULAYER_TEST_IPYKERNEL6=$(abspath $(OLD))/bin/python $(BIN)/python tests/run.py
@@ -52,4 +57,4 @@ test-all: setup
 	GPULAYER_TEST_IPYKERNEL6=$(abspath $(OLD))/bin/python $(BIN)/python tests/run.py --all
 
 clean:
-	rm -rf $(VENV) $(OLD) labextension/node_modules labextension/lib jupyter_ext/gpulayer_jupyter/labextension dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLD) .node-tools labextension/node_modules labextension/lib jupyter_ext/gpulayer_jupyter/labextension dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

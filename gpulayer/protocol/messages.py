@@ -9,7 +9,7 @@ begin makes everything whole again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,12 @@ from gpulayer.protocol.types import Device, Inventory, JobSpec, JobView, Outcome
 
 class ProtocolError(ValueError):
     """A frame that is not of this protocol."""
+
+
+CommKind: TypeAlias = Literal["comm_msg", "comm_close"]
+
+#: All parts of a comm's message together: a bundle or `--in` carries what is larger.
+COMM_BYTES = 1024 * 1024
 
 
 # ---------------------------------------------------------------- worker to control plane
@@ -51,6 +57,7 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
     local: bool = False
     attempts: tuple[HeldAttempt, ...] = ()
     sessions: tuple[HeldSession, ...] = ()
+    comms: bool = False  # it knows `CommMessage`
 
 
 class Output(Struct, frozen=True, kw_only=True, tag="output"):
@@ -186,6 +193,18 @@ class EndSession(Struct, frozen=True, kw_only=True, tag="end_session"):
     session: str
 
 
+class CommMessage(Struct, frozen=True, kw_only=True, tag="comm_message"):
+    """What a page says to a widget: for the kernel of the session if there is one, else for that of the attempt.
+
+    Nothing is promised: where that kernel is not there any more, it is lost.
+    """
+
+    kind: CommKind
+    parts: tuple[bytes, ...]  # metadata and content, as JSON, then the buffers
+    attempt: str | None = None
+    session: str | None = None  # its id
+
+
 class HeartbeatAck(Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
     """The control plane is there: leases go on."""
 
@@ -197,7 +216,17 @@ class Shutdown(Struct, frozen=True, kw_only=True, tag="shutdown"):
 
 
 ServerMessage: TypeAlias = (
-    Welcome | Refuse | Assign | Ack | Recorded | Forget | CancelAttempt | EndSession | HeartbeatAck | Shutdown
+    Welcome
+    | Refuse
+    | Assign
+    | Ack
+    | Recorded
+    | Forget
+    | CancelAttempt
+    | EndSession
+    | CommMessage
+    | HeartbeatAck
+    | Shutdown
 )
 
 # ---------------------------------------------------------------- client to control plane
@@ -242,7 +271,21 @@ class CancelJob(Struct, frozen=True, kw_only=True, tag="cancel_job"):
     give_up: bool = False
 
 
-ClientMessage: TypeAlias = ClientHello | Submit | Follow | Unfollow | CancelJob
+class ToKernel(Struct, frozen=True, kw_only=True, tag="to_kernel"):
+    """What a page says to a widget of a job's cell; at most `COMM_BYTES` in all.
+
+    It goes to the kernel of the job's session where that is open, also after the job, else to that of the job's
+    attempt while that runs. `Refused` says that it goes nowhere; nothing says that it arrived.
+    """
+
+    n: int  # of no subscription
+    job: str
+    kind: CommKind
+    parts: tuple[bytes, ...]  # metadata and content, as JSON, then the buffers
+    session: str | None = None  # its name
+
+
+ClientMessage: TypeAlias = ClientHello | Submit | Follow | Unfollow | CancelJob | ToKernel
 
 # ---------------------------------------------------------------- control plane to client
 
@@ -252,6 +295,7 @@ class ClientWelcome(Struct, frozen=True, kw_only=True, tag="client_welcome"):
 
     version: str
     epoch: int
+    comms: bool = False  # it knows `ToKernel`
 
 
 class Update(Struct, frozen=True, kw_only=True, tag="update"):

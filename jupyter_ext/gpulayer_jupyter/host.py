@@ -135,10 +135,7 @@ class Host:
     async def _start_local_worker(self, service: Service) -> None:
         """Start it, and again where it does not come: the one of before may just have been ending."""
         for patience_s in _WORKER_RETRIES_S:
-            service.start_local_worker(*self._worker_arguments)
-            process = getattr(service, "_local_worker", None)  # it does not give it away otherwise
-            if process is not None:
-                self._started.append(process)
+            self._started.append(service.start_local_worker(*self._worker_arguments))
             if await self._joined(service, patience_s):
                 return
         log.warning("the local worker did not join yet; %s/logs/local-worker.log says more", self._data)

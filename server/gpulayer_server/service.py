@@ -34,6 +34,7 @@ class Service:
         self.folder = data if isinstance(data, DataFolder) else DataFolder(data)
         self.data = self.folder.path
         self._wanted_port = port
+        self._workers: list[subprocess.Popen[bytes]] = []  # that were started here
         self._settings = settings
 
     async def start(self) -> Endpoint:
@@ -66,20 +67,22 @@ class Service:
         log.info("control plane %s listens on %s, data in %s", __version__, self.endpoint.url, self.data)
         return self.endpoint
 
-    def start_local_worker(self, *arguments: str) -> None:
+    def start_local_worker(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a worker on this machine, in a session of its own; one that holds its folder already stays."""
         self.shell.handle(LocalWorkerExpected(until=self.shell.clock.now() + 30.0))
         logs = self.data / "logs"
         logs.mkdir(mode=0o700, exist_ok=True)
         command = [sys.executable, "-m", "gpulayer_worker", "join", "--local", "--control-plane", str(self.data)]
         with (logs / "local-worker.log").open("ab") as output:
-            self._local_worker = subprocess.Popen(
+            worker = subprocess.Popen(
                 [*command, "--data", str(self.data / "worker"), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
+        self._workers.append(worker)
+        return worker
 
     async def until_unused(self, idle_s: float) -> None:
         """Return once there has been no client, live job or session for `idle_s` seconds."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpulayer.protocol.failpoints import reach
-from gpulayer.protocol.messages import Assign, Recorded, ServerMessage
+from gpulayer.protocol.messages import Assign, CommMessage, Recorded, ServerMessage
 from gpulayer.protocol.types import JobView, Problem
 from gpulayer.source.blobs import Blobs
 from gpulayer_server.clock import Clock
@@ -39,6 +39,8 @@ class WorkerLink(Protocol):
     def send(self, messages: list[ServerMessage]) -> None: ...
 
     def send_now(self) -> None: ...
+
+    def offer(self, message: CommMessage) -> bool: ...
 
     def drop(self, reason: str) -> None: ...
 

@@ -19,6 +19,7 @@ from gpulayer.protocol.types import PROTOCOL_VERSION, Device, Outcome, State
 from gpulayer.source.blobs import Blobs
 from gpulayer_worker import link
 from gpulayer_worker.channel import Channel
+from gpulayer_worker.comms import pass_on
 from gpulayer_worker.inventory import take_inventory
 from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.kernels import Kernel, Kernels
@@ -178,7 +179,8 @@ class Agent:
         self.emit(link.Disconnected())
 
     def _received(self, messages: list[ServerMessage]) -> None:
-        self.emit(*[link.Received(message=message) for message in messages])
+        others = pass_on(messages, self.sessions, self._runs, self.kernels)
+        self.emit(*[link.Received(message=message) for message in others])
 
     async def _tick(self) -> None:
         while True:
@@ -288,6 +290,7 @@ class Agent:
                 local=self.options.local,
                 attempts=effect.attempts,
                 sessions=effect.sessions,
+                comms=True,
             )
         )
 

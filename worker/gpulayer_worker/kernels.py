@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 import shutil
@@ -18,6 +19,7 @@ import zmq.asyncio
 from jupyter_client.session import Session
 
 import gpulayer.protocol as protocol_package
+from gpulayer.protocol.messages import CommMessage
 from gpulayer.protocol.records import encode_kernel
 from gpulayer_worker import kernel as kernel_package
 from gpulayer_worker.environ import allowed
@@ -90,6 +92,7 @@ class Kernels:
         self._context = zmq.asyncio.Context()
         self._sockets: dict[str, list[zmq.asyncio.Socket]] = {}
         self._transports: dict[str, list[asyncio.WriteTransport]] = {}
+        self._controls: dict[str, zmq.Socket[bytes]] = {}  # to the control channels of kernels that have widgets
         self._closing = False
 
     def keep_warm(self) -> None:
@@ -144,6 +147,24 @@ class Kernels:
             else:
                 await self.end(folder.name)
 
+    def tell_comm(self, kernel: Kernel, message: CommMessage) -> None:
+        """Send what a page says to a widget of the kernel; lost where the kernel is behind with such messages."""
+        control = self._controls.get(kernel.name)
+        if control is None:
+            connection = self._layout.noted(kernel.folder, "connection")
+            if connection is None:
+                return
+            control = self._controls[kernel.name] = zmq.Context.shadow(self._context.underlying).socket(zmq.DEALER)
+            control.linger = 0
+            control.connect(f"ipc://{connection['ip']}-{connection['control_port']}")
+        metadata, content = map(json.loads, message.parts[:2])
+        request = {"kind": message.kind, "metadata": metadata, "content": content}
+        frames = kernel.session.serialize(kernel.session.msg("gpulayer_comm_request", request))
+        try:
+            control.send_multipart([*frames, *message.parts[2:]], flags=zmq.NOBLOCK)
+        except zmq.Again:
+            log.info("kernel %s is behind: a message to a widget is lost", kernel.name)
+
     async def interrupt(self, kernel: Kernel) -> None:
         """SIGINT to the kernel and the children in its process group."""
         try:
@@ -161,6 +182,9 @@ class Kernels:
         await self._keeper.forget(name)
         for socket in self._sockets.pop(name, ()):
             socket.close(linger=0)  # an open one tries to connect to where nobody is, a hundred times a second
+        control = self._controls.pop(name, None)
+        if control is not None:
+            control.close(linger=0)
         for transport in self._transports.pop(name, ()):
             transport.close()
         self._remove(self._layout.kernel(name))

@@ -63,8 +63,10 @@ export class CellAttachment implements IDisposable {
       return;
     }
     const model: ICodeCellModel = this.cell.model;
-    model.trusted = true; // as when a cell is run: it is the output of the person's own code
-    const outputs = new ModelOutputs(model.outputs);
+    const outputs = new ModelOutputs(model.outputs, () => {
+      // as when a cell is run, and not before what stood there is gone: what comes is of the person's own code
+      model.trusted = true;
+    });
     const follow = (this._follow = new Follow({
       open: this.client.events(job.id),
       outputs,
@@ -73,8 +75,13 @@ export class CellAttachment implements IDisposable {
       now: () => this.client.watch.now(),
       disturbed: () => this.cell.isDisposed || outputs.disturbed
     }));
-    const show = (): void =>
-      this._show({ job: follow.job ?? job, mode: 'attached', link: follow.state });
+    const show = (): void => {
+      if (follow.state === 'unknown') {
+        this.detach();
+      } else {
+        this._show({ job: follow.job ?? job, mode: 'attached', link: follow.state });
+      }
+    };
     follow.changed.connect(show);
     follow.ended.connect(() => this.detach());
     show();

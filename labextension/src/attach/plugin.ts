@@ -17,15 +17,18 @@ export const attachPlugin: JupyterFrontEndPlugin<void> = {
   id: 'gpulayer:attach',
   description: 'Offers at a cell the output of its job that a reload or a restart has cut off.',
   autoStart: true,
-  requires: [IGpulayer, INotebookTracker, ITranslator],
-  optional: [ICommandPalette],
+  requires: [IGpulayer, ITranslator],
+  optional: [INotebookTracker, ICommandPalette],
   activate: (
     app: JupyterFrontEnd,
     client: IGpulayer,
-    tracker: INotebookTracker,
     translator: ITranslator,
+    tracker: INotebookTracker | null,
     palette: ICommandPalette | null
   ) => {
+    if (!tracker) {
+      return; // a page without notebooks
+    }
     const trans = translator.load('gpulayer');
     const open = new Map<NotebookPanel, NotebookAttachments>();
     const follow = (panel: NotebookPanel): void => {

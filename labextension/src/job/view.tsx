@@ -45,6 +45,7 @@ export class JobView extends MainAreaWidget<Panel> {
   private readonly _follow: Follow;
   private readonly _head: JobHead;
   private readonly _scroller: Panel;
+  private readonly _sizes = new ResizeObserver(() => this._keepUp());
   private _top = 0;
 
   constructor(options: IJobViewOptions) {
@@ -79,7 +80,7 @@ export class JobView extends MainAreaWidget<Panel> {
     this.content.addWidget(this._scroller);
     area.outputLengthChanged.connect(this._keepUp, this);
     model.changed.connect(this._keepUp, this);
-    new ResizeObserver(() => this._keepUp()).observe(area.node);
+    this._sizes.observe(area.node);
     this._scroller.node.addEventListener('scroll', () => this._onScroll());
     this._onJob();
     this._follow.start();
@@ -87,6 +88,7 @@ export class JobView extends MainAreaWidget<Panel> {
 
   override dispose(): void {
     this._follow.dispose();
+    this._sizes.disconnect();
     super.dispose();
   }
 

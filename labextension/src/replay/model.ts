@@ -7,7 +7,11 @@ import type { IOutputs } from './outputs';
 export class ModelOutputs implements IOutputs {
   private _count: number;
 
-  constructor(private readonly model: IOutputAreaModel) {
+  /** @param onClear - called when the outputs were emptied. */
+  constructor(
+    private readonly model: IOutputAreaModel,
+    private readonly onClear: () => void = () => undefined
+  ) {
     this._count = model.length;
   }
 
@@ -19,6 +23,7 @@ export class ModelOutputs implements IOutputs {
   clear(): void {
     this.model.clear();
     this._count = 0;
+    this.onClear();
   }
 
   add(output: IOutput): void {

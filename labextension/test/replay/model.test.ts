@@ -46,3 +46,15 @@ it('takes the place of what stood in the cell, and sees who else writes there', 
   model.clear();
   expect(outputs.disturbed).toBe(true);
 });
+
+it('tells when what stood there is gone: only then may what comes be trusted', () => {
+  const model = new OutputAreaModel();
+  model.add({ output_type: 'stream', name: 'stdout', text: 'old\n' });
+  const lengths: number[] = [];
+  const replay = new Replay(new ModelOutputs(model, () => lengths.push(model.length)), {
+    now: () => 0
+  });
+  replay.onEvents(printed('new\n'));
+  replay.flush();
+  expect(lengths).toEqual([0]);
+});

@@ -21,6 +21,7 @@ from gpulayer.protocol.messages import (
     Refused,
     ServerToClient,
     Submit,
+    ToKernel,
     Unfollow,
     Update,
     encode,
@@ -31,6 +32,7 @@ from gpulayer.source import BlobError
 from gpulayer_server.core.events import CancelWanted, Submitted
 from gpulayer_server.core.jobs import key_conflict
 from gpulayer_server.http.base import Socket, ignored
+from gpulayer_server.http.comms import pass_on
 from gpulayer_server.shell import Reply, Shell, log
 
 
@@ -70,6 +72,8 @@ class ClientSocket(Socket):
                     lambda request: CancelWanted(request=request, job=message.job, give_up=message.give_up),
                     self._answer(message.n),
                 )
+            case ToKernel():
+                self._answer(message.n)(pass_on(self.shell, self.owner, message))
 
     def _hello(self, message: ClientHello) -> None:
         if message.protocol != PROTOCOL_VERSION:
@@ -79,7 +83,7 @@ class ClientSocket(Socket):
             self.send([Refused(n=0, problem=problem)])
             self.close(1000, "protocol")
             return
-        self.send([ClientWelcome(version=__version__, epoch=self.shell.epoch)])
+        self.send([ClientWelcome(version=__version__, epoch=self.shell.epoch, comms=True)])
 
     def _answer(self, n: int) -> Reply:
         def reply(result: JobView | Problem | None) -> None:

@@ -10,6 +10,7 @@ from tornado import websocket
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import (
     Ack,
+    CommMessage,
     Finished,
     Hello,
     Order,
@@ -28,6 +29,7 @@ from gpulayer_server.shell import log
 from gpulayer_server.store.streams import StreamGap
 
 _NUMBER_BYTES = 4  # every frame begins with its number
+_COMMS_BYTES = 4 * 1024 * 1024  # messages to widgets that wait for a slow connection: more are lost
 _FULL_PAUSE_S = 5.0  # how long after its disk was full the control plane asks for the output again
 
 
@@ -43,6 +45,8 @@ class WorkerSocket(Socket):
         self._dropped = False
         self._full: set[str] = set()  # attempts whose bytes found no room: what follows them is not looked at
         self._outgoing: list[ServerMessage] = []
+        self._takes_comms = False
+        self._comms_bytes = 0  # with the socket, and not yet with the operating system
         if self.token is not None:
             tokens = self.access.tokens
             tokens.opened(self.token, self)
@@ -107,6 +111,7 @@ class WorkerSocket(Socket):
         if token is not None:
             hello = msgspec.structs.replace(hello, local=False)  # those that we start read endpoint.json
             self.access.tokens.greeted(token, lambda problem: log.warning("%s not noted: %s", token.id, problem.line()))
+        self._takes_comms = hello.comms
         if self.conn == 0:
             self.conn = shell.connect(self)
         acked = {held.attempt: shell.streams.length(held.attempt) for held in hello.attempts}
@@ -149,6 +154,25 @@ class WorkerSocket(Socket):
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self.send_now)
         self._outgoing += messages
+
+    def offer(self, message: CommMessage) -> bool:
+        """Send what may be lost; False where the worker would not know it, is away, or is behind with such messages."""
+        size = sum(map(len, message.parts))
+        if not self._takes_comms or self._dropped or self._comms_bytes + size > _COMMS_BYTES:
+            return False
+        self.send_now()
+        try:
+            sent = self.write_frame(self._order.number([message]))
+        except websocket.WebSocketClosedError:
+            return False
+        if sent is not None:
+            self._comms_bytes += size
+            sent.add_done_callback(lambda done: self._offered(done, size))
+        return True
+
+    def _offered(self, sent: asyncio.Future[None], size: int) -> None:
+        self._comms_bytes -= size
+        ignored(sent)
 
     def send_now(self) -> None:
         """Send now what was said."""

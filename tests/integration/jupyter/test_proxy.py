@@ -32,7 +32,7 @@ def printed(server: JupyterServer) -> str:
     """A job that has printed 20 MB."""
     notebook = server.deployment.notebook()
     notebook.run(_PRINTS.format(lines=200_000))
-    (job,) = server.request("GET", "v1/jobs").json()
+    job = server.request("GET", "v1/jobs").json()[0]
     until(
         lambda: server.request("GET", f"v1/jobs/{job['id']}").json()["state"] == "succeeded",
         lambda: f"the job's end: {server.request('GET', 'v1/jobs').json()}",
@@ -144,7 +144,7 @@ def test_a_page_authenticates_a_websocket_by_its_address(server: JupyterServer) 
     with server.websocket("v1/watch?token=of-jupyter", headers={}) as opened:
         fleet = json.loads(opened.recv(PATIENCE_S))
     assert fleet["type"] == "fleet"
-    assert [worker["name"] for worker in fleet["workers"]] == ["here"]
+    assert "here" in [worker["name"] for worker in fleet["workers"]]
 
 
 def test_closing_codes_pass(server: JupyterServer) -> None:

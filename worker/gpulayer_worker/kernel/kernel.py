@@ -12,6 +12,7 @@ from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 
+from .comms import CommMessages
 from .direct import PORT, Direct
 from .request import Refused, Request, Surroundings, read
 
@@ -124,6 +125,7 @@ class SpoolKernel(IPythonKernel):
         self._transform_cell = self.shell.transform_cell
         self.shell.transform_cell = self._transform_line
         self.control_handlers["gpulayer_state_request"] = self.gpulayer_state_request
+        self.control_handlers["gpulayer_comm_request"] = CommMessages(self).take
 
     def _leave(self) -> None:
         """The cell calls exit(): ipykernel ends the process a moment after the cell; the agent is told with its end."""
@@ -147,11 +149,11 @@ class SpoolKernel(IPythonKernel):
         super().start()
         loop = self.io_loop.asyncio_loop
         self._interrupts.wake(loop)
-        direct = Direct(f"{self.parent.ip}-{PORT}", loop, self.parent.records, self._dispatch)
+        direct = Direct(f"{self.parent.ip}-{PORT}", loop, self.parent.records, self.dispatch)
         # A window system's own loop, once a cell has asked for one, looks at the shell channel and at nothing else.
         self.observe(lambda change: direct.close() if change["new"] is not None else None, "eventloop")
 
-    def _dispatch(self, frames: list[Any]) -> None:
+    def dispatch(self, frames: list[Any]) -> None:
         """As ipykernel does with what comes on the shell channel."""
         if hasattr(self, "shell_main"):
             task = self.io_loop.asyncio_loop.create_task(self.shell_main(None, frames))

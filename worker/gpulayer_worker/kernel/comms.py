@@ -1,0 +1,62 @@
+"""What a page says to widgets of this kernel: handled while a cell runs, in a subshell, where ipykernel has subshells.
+
+The agent sends it by the control channel, which is read whatever the main thread does. With ipykernel 6 it waits for
+the main thread, as everything there does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+from .outstream import report
+
+KINDS = ("comm_msg", "comm_close")
+
+
+class CommMessages:
+    """Hands comm messages to the kernel's own handlers. Used by the control thread."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._subshell: str | None = None  # made when the first message comes
+
+    async def take(self, stream: Any, ident: Any, request: dict[str, Any]) -> None:
+        """The handler of a gpulayer_comm_request; nothing is answered."""
+        asked = request["content"]
+        if asked["kind"] not in KINDS:
+            report(f"a request for widgets is none: {asked['kind']!r}")
+            return
+        kernel, session = self._kernel, self._kernel.session
+        message = session.msg(asked["kind"], asked["content"], metadata=asked["metadata"])
+        if not getattr(kernel, "_supports_kernel_subshells", False):
+            frames = [*session.serialize(message), *request["buffers"]]
+            kernel.io_loop.add_callback(kernel.dispatch, [zmq.Frame(frame) for frame in frames])
+            return
+        if self._subshell is None:
+            answer = _Answer()
+            await kernel.create_subshell_request(answer, ident, request)
+            self._subshell = session.unpack(answer.frames[-1])["subshell_id"]
+        message["header"]["subshell_id"] = self._subshell
+        frames = [*session.serialize(message), *request["buffers"]]
+        kernel.shell_channel_thread.io_loop.add_callback(self._to_subshell, frames)
+
+    def _to_subshell(self, frames: list[Any]) -> None:
+        """In the thread of the shell channel. Not by way of that: ipykernel 7.4 would let most wait for the cell."""
+        socket = self._kernel.shell_channel_thread.manager.get_shell_channel_to_subshell_socket(self._subshell)
+        try:
+            socket.send_multipart(frames, flags=zmq.NOBLOCK)
+        except zmq.Again:
+            report("a message to a widget is lost: its handlers are behind")
+
+
+class _Answer:
+    """Stands in for the control channel: takes the answer to our own request."""
+
+    def __init__(self) -> None:
+        self.frames: list[Any] = []
+
+    def send_multipart(self, frames: list[Any], **options: Any) -> None:
+        """Keeps it."""
+        self.frames = frames
