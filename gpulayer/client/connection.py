@@ -17,16 +17,19 @@ from gpulayer.client.reading import Turn
 from gpulayer.client.wire import Wire, WireClosed
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.messages import (
+    COMM_BYTES,
     CancelJob,
     Chunk,
     ClientHello,
     ClientMessage,
     ClientWelcome,
+    CommKind,
     Follow,
     ProtocolError,
     Refused,
     ServerToClient,
     Submit,
+    ToKernel,
     Unfollow,
     Update,
     encode,
@@ -150,6 +153,7 @@ class Connection:
         self._closed = threading.Event()
         self._turn = Turn()
         self.epoch = 0
+        self._takes_comms = False
         self.endpoint: Endpoint | None = None
         self.away = ""  # why nobody answers, while nobody does
         self._thread: threading.Thread | None = None
@@ -183,6 +187,19 @@ class Connection:
     def cancel(self, subscription: Subscription, *, give_up: bool = False) -> None:
         """A wish to cancel the job of a subscription; the answer comes on it."""
         self._send(CancelJob(n=subscription.n, job=subscription.job, give_up=give_up))
+
+    def tell_widget(self, job: str, session: str | None, kind: CommKind, parts: list[bytes]) -> None:
+        """Pass a page's word on to a widget of the job's cell; lost where anybody on the way is away.
+
+        Any thread may call this, also while another one reads. Raises ValueError for what is too large.
+        """
+        size = sum(map(len, parts))
+        if size > COMM_BYTES:
+            raise ValueError(
+                f"{size / 1e6:.1f} MB for a widget on a worker is too much: {COMM_BYTES / 1e6:.1f} MB at most"
+            )
+        if self._takes_comms:
+            self._send(ToKernel(n=next(self._numbers), job=job, session=session, kind=kind, parts=tuple(parts)))
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Whether the control plane answers, at the latest after `timeout_s`."""
@@ -286,6 +303,7 @@ class Connection:
         if isinstance(message, ClientWelcome):
             with self._lock:
                 self._wire, self.endpoint, self.epoch, self.away = wire, endpoint, message.epoch, ""
+                self._takes_comms = message.comms
                 self._ready.set()
                 self._settled.set()
                 opening = [subscription.opening() for subscription in self._subscriptions.values()]

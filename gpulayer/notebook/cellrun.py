@@ -16,6 +16,7 @@ from gpulayer.client.errors import (
     JobRejected,
     RequestRefused,
 )
+from gpulayer.notebook.comms import Far
 from gpulayer.notebook.folder import Source, notebook_path
 from gpulayer.notebook.options import CellOptions
 from gpulayer.notebook.replay import Replay, cell_number
@@ -134,7 +135,8 @@ class CellRunner:
 
         Where Stop `cancels`, the job is cancelled and shown until it has ended; else KeyboardInterrupt is raised.
         """
-        replay = Replay(shell, subscription.job, max_output_bytes, on_clear=status.again)
+        far = Far(self.connection, subscription.job)
+        replay = Replay(shell, subscription.job, max_output_bytes, on_clear=status.again, far=far)
         early = cancels and not self._results.expected(subscription.job)
         following = _Following(self.connection, subscription, replay, status, early=early)
         try:
@@ -185,7 +187,7 @@ class _Following:
             reach("client.first-byte" if message.offset == 0 else "client.mid-output")
         elif isinstance(message, Update):
             self.view = self._unshown = message.job
-            self._replay.scope = message.job.session or message.job.id
+            self._replay.belongs(message.job)
         elif isinstance(message, Refused):
             raise RequestRefused(message.problem)
         if self._due():

@@ -11,9 +11,10 @@ from typing import Any
 from IPython.core.displayhook import CapturingDisplayHook
 
 from gpulayer.client.errors import RemoteError
-from gpulayer.notebook.comms import Comms
+from gpulayer.notebook.comms import Comms, Far
 from gpulayer.notebook.words import size
 from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel
+from gpulayer.protocol.types import JobView
 
 
 def cell_number(shell: Any) -> int:
@@ -38,10 +39,19 @@ class Replay:
     """One job's stream into one cell. Bytes in; output at the local front end; the remote exception kept.
 
     Of more text than `max_output_bytes` the first half and the last half are shown; all of it stays in the stream.
-    Where the cell clears its output, `on_clear` is called once that has happened.
+    Where the cell clears its output, `on_clear` is called once that has happened. What the page says to its widgets
+    goes to `far`.
     """
 
-    def __init__(self, shell: Any, job: str, max_output_bytes: int, *, on_clear: Callable[[], None] = lambda: None):
+    def __init__(
+        self,
+        shell: Any,
+        job: str,
+        max_output_bytes: int,
+        *,
+        on_clear: Callable[[], None] = lambda: None,
+        far: Far | None = None,
+    ):
         self._shell = shell
         self._job = job
         self.scope = job  # of display ids: the same id in another job is another display, unless they share a kernel
@@ -51,7 +61,8 @@ class Replay:
         self._touched: set[str] = set()
         self._on_clear = on_clear
         self._clears_next = False  # the front end clears the output when the next one comes
-        self._comms = Comms(shell.get_parent) if hasattr(shell, "kernel") else None  # a terminal shows no widgets
+        self._far = far
+        self._comms = Comms(shell.get_parent, far) if hasattr(shell, "kernel") else None  # a terminal shows no widgets
         self._errors: list[RemoteError] = []  # all that the kernel showed, the last of them not yet shown here
         self.error: RemoteError | None = None
         self.reply: dict[str, Any] | None = None  # how the kernel says that the cell ended
@@ -60,6 +71,12 @@ class Replay:
     def begin(self, job: str) -> None:
         """The job's name, once it has one."""
         self._job = job
+
+    def belongs(self, job: JobView) -> None:
+        """What is shown is this job's."""
+        self.scope = job.session or job.id
+        if self._far is not None:
+            self._far.session = job.session
 
     def restart(self) -> None:
         """A new attempt begins: its stream is a new one."""

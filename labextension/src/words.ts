@@ -3,7 +3,7 @@
  * The tests hold both to the same cases.
  */
 
-import type { IDevice, IJob, State } from './api/types';
+import type { IDevice, IJob, IReason, State } from './api/types';
 
 /** What stands before a state, so that colour never speaks alone. */
 export const SYMBOLS: Readonly<Record<State, string>> = {
@@ -129,18 +129,18 @@ export function deviceName(device: IDevice): string {
   return `${device.kind}:${device.index} ${device.name}`.trimEnd();
 }
 
-/** Why a job waits, or was refused, machine by machine; '' as a machine for what is nobody's in particular. */
-export function reasonsByMachine(job: IJob): [string, string[]][] {
+/** Texts by machine; '' as a machine for what is nobody's in particular. */
+function byMachine(reasons: readonly IReason[]): [string, string[]][] {
   const byWorker = new Map<string, string[]>();
-  for (const reason of job.reasons) {
+  for (const reason of reasons) {
     byWorker.set(reason.worker, [...(byWorker.get(reason.worker) ?? []), reason.text]);
   }
   return [...byWorker];
 }
 
-/** The same as lines with a column of machines, for a traceback. */
+/** Why a job was refused, as lines with a column of machines, for a traceback. */
 export function reasonLines(job: IJob): string[] {
-  const machines = reasonsByMachine(job);
+  const machines = byMachine(job.reasons);
   const width = Math.max(0, ...machines.map(([name]) => name.length));
   return machines.map(
     ([name, texts]) => `  ${name ? name.padEnd(width) + '  ' : ''}${texts.join('; ')}`
@@ -220,11 +220,22 @@ function waiting(job: IJob): string {
   const device = wanted(job);
   const what = device ? ` for ${device}` : '';
   const line = job.ahead ? ` · ${ordinal(job.ahead + 1)} in line` : '';
-  const why = reasonsByMachine(job).map(([name, texts]) => {
+  return ['waiting' + line + what, ...fitting(reasons(job))].join(' · ');
+}
+
+/**
+ * Why a job waits, or was refused, machine by machine. First the machines that could take it later; those of another
+ * name than was asked for only where nothing else is.
+ */
+function reasons(job: IJob): string[] {
+  const others = job.reasons.filter(reason => reason.code !== 'worker_name');
+  const sorted = [...(others.length ? others : job.reasons)].sort(
+    (a, b) => Number(b.temporary) - Number(a.temporary)
+  );
+  return byMachine(sorted).map(([name, texts]) => {
     const words = texts.map(text => text.trim().split(/\s+/).join(' ')).join('; ');
     return name ? `${name}: ${words}` : words;
   });
-  return ['waiting' + line + what, ...fitting(why)].join(' · ');
 }
 
 /** The first of them, at least one, and how many more there are. */

@@ -86,6 +86,20 @@ test.each([
     job('queued', { worker: null, ahead: 1, requirements: { accelerator: 'cuda', devices: 2 } }),
     '○ waiting · 2nd in line for 2 cuda · job k3f9'
   ],
+  [
+    job('queued', {
+      worker: null,
+      reasons: [
+        { worker: 'mac', code: 'worker_name', text: "is not 'box'" },
+        { worker: 'box', code: 'slots', text: 'all 2 slots busy', temporary: true }
+      ]
+    }),
+    '○ waiting · box: all 2 slots busy · job k3f9'
+  ],
+  [
+    job('failed', { worker: null, submitted_at: 1, ended_at: 2 }),
+    '✗ failed after 1.0 s · job k3f9'
+  ],
   [job('assigned'), '◐ starting on box · job k3f9'],
   [
     job('assigned', { progress: 'fetching 3 files' }),

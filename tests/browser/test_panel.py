@@ -29,9 +29,8 @@ def patience() -> None:
 
 
 def panel(notebook: Any) -> Any:
-    """The panel, opened as a person opens it."""
-    tab = notebook.page.locator('.jp-SideBar .lm-TabBar-tab[data-id="gpulayer-panel"]')
-    tab.click()
+    """The panel, opened by its command: a click on its tab would close it where it is open."""
+    notebook.command("gpulayer:open-panel")
     shown = notebook.page.locator("#gpulayer-panel")
     shown.wait_for()
     return shown
@@ -70,6 +69,12 @@ def test_a_jobs_output_opens_in_the_main_area_and_follows(opened: Callable[..., 
     gate.touch()
     expect(view).to_contain_text("epoch 2")
     expect(view.locator(".gpulayer-JobHeader")).to_have_attribute("data-state", "succeeded")
+
+
+def test_its_tab_stands_in_the_left_sidebar(opened: Callable[..., Any]) -> None:
+    notebook = opened("1")
+    notebook.page.locator('.jp-SideBar.jp-mod-left .lm-TabBar-tab[data-id="gpulayer-panel"]').click()
+    expect(notebook.page.locator("#gpulayer-panel")).to_contain_text("Machines")
 
 
 def test_why_a_job_has_no_machine_is_told_by_machine(opened: Callable[..., Any], lab: Lab) -> None:

@@ -324,6 +324,28 @@ class Notebook:
         """Send a comm a message, as a page does; what comms sent until the kernel was done with it."""
         return self._to_comm("comm_msg", {"comm_id": comm_id, "data": data}, {})
 
+    def create_subshell(self) -> str:
+        """A subshell of the kernel, as a page makes one for its widgets; its id. For ipykernel 7."""
+        assert self._client is not None
+        message = self._client.session.msg("create_subshell_request")
+        self._client.control_channel.send(message)
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            reply = self._next("get_control_msg", deadline)
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                return reply["content"]["subshell_id"]
+
+    def send_comm(
+        self, comm_id: str, data: dict[str, Any], *, subshell: str | None = None, kind: str = "comm_msg"
+    ) -> str:
+        """Send a comm a message, as a page does, and don't wait; the message's id."""
+        assert self._client is not None
+        message = self._client.session.msg(kind, {"comm_id": comm_id, "data": data})
+        if subshell is not None:
+            message["header"]["subshell_id"] = subshell
+        self._client.shell_channel.send(message)
+        return message["header"]["msg_id"]
+
     def _to_comm(self, kind: str, content: dict[str, Any], metadata: dict[str, Any]) -> list[dict[str, Any]]:
         assert self._client is not None
         message = self._client.session.msg(kind, content, metadata=metadata)

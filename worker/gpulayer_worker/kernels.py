@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import shutil
@@ -157,11 +156,9 @@ class Kernels:
             control = self._controls[kernel.name] = zmq.Context.shadow(self._context.underlying).socket(zmq.DEALER)
             control.linger = 0
             control.connect(f"ipc://{connection['ip']}-{connection['control_port']}")
-        metadata, content = map(json.loads, message.parts[:2])
-        request = {"kind": message.kind, "metadata": metadata, "content": content}
-        frames = kernel.session.serialize(kernel.session.msg("gpulayer_comm_request", request))
+        request = kernel.session.msg("gpulayer_comm_request", {"kind": message.kind})
         try:
-            control.send_multipart([*frames, *message.parts[2:]], flags=zmq.NOBLOCK)
+            control.send_multipart([*kernel.session.serialize(request), *message.parts], flags=zmq.NOBLOCK)
         except zmq.Again:
             log.info("kernel %s is behind: a message to a widget is lost", kernel.name)
 

@@ -41,10 +41,11 @@ def _in_session(plane: Plane, owner: str, message: ToKernel) -> _Found | None:
 
 
 def _in_attempt(plane: Plane, owner: str, message: ToKernel) -> _Found | None:
-    """The kernel of the attempt that the job has now."""
+    """The kernel in which the job's attempt runs now."""
     job = plane.jobs.get(message.job)
     attempt = job.tasks[0].attempt if job is not None and job.owner == owner and job.tasks else None
-    if attempt is None or attempt.over or attempt.session is not None:
+    if attempt is None or attempt.over:
         return None
-    comm = CommMessage(kind=message.kind, parts=message.parts, attempt=attempt.id)
+    place = {"attempt": attempt.id} if attempt.session is None else {"session": attempt.session}
+    comm = CommMessage(kind=message.kind, parts=message.parts, **place)
     return plane.workers[attempt.worker].conn, comm

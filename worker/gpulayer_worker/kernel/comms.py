@@ -23,15 +23,20 @@ class CommMessages:
         self._subshell: str | None = None  # made when the first message comes
 
     async def take(self, stream: Any, ident: Any, request: dict[str, Any]) -> None:
-        """The handler of a gpulayer_comm_request; nothing is answered."""
-        asked = request["content"]
-        if asked["kind"] not in KINDS:
-            report(f"a request for widgets is none: {asked['kind']!r}")
-            return
+        """The handler of a gpulayer_comm_request: its buffers are metadata, content and buffers of the message.
+
+        Nothing is answered.
+        """
         kernel, session = self._kernel, self._kernel.session
-        message = session.msg(asked["kind"], asked["content"], metadata=asked["metadata"])
+        kind, parts = request["content"]["kind"], request["buffers"]
+        if kind not in KINDS or len(parts) < 2:
+            report(f"no message to a widget: {kind!r} with {len(parts)} parts")
+            return
+        metadata, content = (session.unpack(bytes(part)) for part in parts[:2])
+        message = session.msg(kind, content, metadata=metadata)
+        buffers = [bytes(part) for part in parts[2:]]
         if not getattr(kernel, "_supports_kernel_subshells", False):
-            frames = [*session.serialize(message), *request["buffers"]]
+            frames = [*session.serialize(message), *buffers]
             kernel.io_loop.add_callback(kernel.dispatch, [zmq.Frame(frame) for frame in frames])
             return
         if self._subshell is None:
@@ -39,7 +44,7 @@ class CommMessages:
             await kernel.create_subshell_request(answer, ident, request)
             self._subshell = session.unpack(answer.frames[-1])["subshell_id"]
         message["header"]["subshell_id"] = self._subshell
-        frames = [*session.serialize(message), *request["buffers"]]
+        frames = [*session.serialize(message), *buffers]
         kernel.shell_channel_thread.io_loop.add_callback(self._to_subshell, frames)
 
     def _to_subshell(self, frames: list[Any]) -> None:
