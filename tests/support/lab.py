@@ -28,17 +28,19 @@ _QUIET_LAB = [
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.extension_manager=readonly",
     "--LabApp.expose_app_in_browser=True",
+    "--JupyterNotebookApp.expose_app_in_browser=True",
 ]
 
 
 class Lab:
-    """A Jupyter server's process with JupyterLab (or Notebook 7), in a deployment's folder and environment."""
+    """A Jupyter server's process in a deployment's folder, with JupyterLab or (app 'notebook') Notebook 7."""
 
     def __init__(self, deployment: Deployment, name: str = "lab", *, base_url: str = "/", app: str = "lab"):
         self.deployment = deployment
         self._home = deployment.folder / name
         self._app = app
         self.base_url = base_url
+        self.tree = "notebooks" if app == "notebook" else "lab/tree"
         self.work = deployment.folder / "work"  # the notebooks, the same for every server of this deployment
         self.process: subprocess.Popen[bytes] | None = None
         for folder in (self.work, self._home / "runtime", self._home / "config", self._home / "labextensions"):
@@ -63,7 +65,9 @@ class Lab:
         command = [sys.executable, "-m", "jupyter", self._app, "--no-browser", "--allow-root", "--ip=127.0.0.1"]
         command += ["--port=0", f"--ServerApp.base_url={self.base_url}", f"--ServerApp.root_dir={self.work}"]
         command += ["--ServerApp.jpserver_extensions", "gpulayer_jupyter=True", *_QUIET_LAB]
-        command += [f"--LabApp.extra_labextensions_path={home / 'labextensions'}", *arguments]
+        for app in ("LabApp", "JupyterNotebookApp"):
+            command += [f"--{app}.extra_labextensions_path={home / 'labextensions'}"]
+        command += arguments
         with (home / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, env=env, cwd=self.work, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -125,7 +129,7 @@ class NotebookPage:
     def open(self) -> NotebookPage:
         """Load the page anew, and wait until the notebook's kernel is there."""
         inside = self._path.relative_to(self._lab.work)
-        self.page.goto(self._lab.url(f"lab/tree/{inside}?reset"))
+        self.page.goto(self._lab.url(f"{self._lab.tree}/{inside}?reset"))
         return self.loaded()
 
     def reload(self) -> NotebookPage:

@@ -6,6 +6,7 @@ the main thread, as everything there does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import zmq
@@ -43,9 +44,23 @@ class CommMessages:
             answer = _Answer()
             await kernel.create_subshell_request(answer, ident, request)
             self._subshell = session.unpack(answer.frames[-1])["subshell_id"]
+            for each in KINDS:
+                kernel.shell_handlers[each] = self._waking(kernel.shell_handlers[each])
         message["header"]["subshell_id"] = self._subshell
         frames = [*session.serialize(message), *buffers]
         kernel.shell_channel_thread.io_loop.add_callback(self._to_subshell, frames)
+
+    def _waking(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """`handler`, after which the main thread's loop looks up: a cell there may await what a handler has set."""
+        loop = self._kernel.io_loop.asyncio_loop
+
+        def handle(*arguments: Any) -> None:
+            try:
+                handler(*arguments)
+            finally:
+                loop.call_soon_threadsafe(bool)
+
+        return handle
 
     def _to_subshell(self, frames: list[Any]) -> None:
         """In the thread of the shell channel. Not by way of that: ipykernel 7.4 would let most wait for the cell."""

@@ -200,7 +200,8 @@ class Tee:
         try:
             payload = self._records.kernel_payload(parts)
             if attempt is None:
-                self._hold(payload)
+                if not self._is_echo(parts):
+                    self._hold(payload)
                 return
             attempt.writer.append(payload)
         except self._records.RecordError as error:
@@ -211,6 +212,12 @@ class Tee:
                 self._reach("kernel.first-byte")
             elif attempt.outputs == 5:
                 self._reach("kernel.mid-output")
+
+    def _is_echo(self, parts: list[Any]) -> bool:
+        """Whether it tells a page what it said itself: between cells nobody waits for that."""
+        if self._session.unpack(parts[0])["msg_type"] != "comm_msg":
+            return False
+        return (self._session.unpack(parts[3]).get("data") or {}).get("method") == "echo_update"
 
     def _hold(self, payload: list[Any]) -> None:
         if not self._used:

@@ -193,6 +193,10 @@ class RemoteKernel:
         assert answer["msg_type"] == "gpulayer_state_reply"
         return answer["content"]
 
+    def control(self, kind: str, content: dict[str, Any], buffers: list[bytes]) -> None:
+        """A request on the control channel that is not answered."""
+        self._session.send(self._control, kind, content, buffers=buffers)
+
     def _receive(self, socket: Any) -> dict[str, Any]:
         assert socket.poll(TIMEOUT_S * 1000), f"no answer\n{self.log}"
         _, message = self._session.recv(socket, mode=0)
