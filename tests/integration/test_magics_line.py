@@ -55,7 +55,7 @@ def table(notebook: Notebook, line: str) -> list[str]:
 def test_status_shows_machines_jobs_and_sessions(notebook: Notebook) -> None:
     notebook.run("%%gpulayer --session looked-at\n1")
     lines = table(notebook, "%gpulayer status")
-    assert lines[0] == "machines · 2 online"
+    assert lines[0].startswith("machines · 2 online")  # others may have gone before
     assert any(line.split()[:5] == ["alpha", "3", "of", "4", "slots"] for line in lines)
     assert any(line.split()[:5] == ["beta", "1", "of", "1", "slots"] for line in lines)
     jobs = lines.index("jobs")

@@ -56,6 +56,7 @@ class Plane:
         self.paths: list[str] = []
         self.tokens: list[str | None] = []
         self.welcomes = True
+        self.comms = False  # it knows messages to widgets
         self._server = serve(self._serve, "127.0.0.1", 0, max_size=None)
         port = self._server.socket.getsockname()[1]
         self.endpoint = Endpoint(url=f"http://127.0.0.1:{port}", token="secret", pid=1, version="0")
@@ -72,7 +73,7 @@ class Plane:
             for frame in socket:
                 for message in from_client(frame if isinstance(frame, bytes) else frame.encode()):
                     if isinstance(message, ClientHello) and self.welcomes:
-                        visit.say(ClientWelcome(version="9", epoch=3))
+                        visit.say(ClientWelcome(version="9", epoch=3, comms=self.comms))
                     else:
                         visit.messages.put(message)
         except ConnectionClosed:

@@ -11,7 +11,7 @@ import pytest
 from gpulayer.client.connection import Connection, Subscription
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.client.wire import WireClosed
-from gpulayer.protocol.messages import CancelJob, Chunk, Follow, Refused, Submit, Unfollow, Update
+from gpulayer.protocol.messages import COMM_BYTES, CancelJob, Chunk, Follow, Refused, Submit, ToKernel, Unfollow, Update
 from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Problem, State
 from tests.support.processes import until
 
@@ -275,3 +275,43 @@ def test_a_subscription_alone_keeps_count() -> None:
     subscription.put(chunk(1, 0, b"12"))
     with pytest.raises(WireClosed, match="bytes 2 to 3 of the stream are missing"):
         subscription.put(chunk(1, 3, b"4"))
+
+
+# ---------------------------------------------------------------- widgets
+
+
+def test_a_word_for_a_widget_is_sent_by_any_thread_while_another_one_reads(plane: Any, connection: Connection) -> None:
+    plane.comms = True
+    subscription = connection.submit(SPEC, "key")
+    visit = plane.visit()
+    n = visit.next().n
+    visit.say(update(n))
+    assert subscription.get(WAIT_S) is not None
+    came: list[object] = []
+    reader = threading.Thread(target=lambda: came.append(subscription.get(WAIT_S)))
+    reader.start()
+    words = [[b"{}", bytes([number])] for number in range(100)]
+    for each in words:
+        connection.tell_widget("k3f9", "train", "comm_msg", each)
+    told = [visit.next() for _ in words]
+    assert [(each.job, each.session, each.kind, list(each.parts)) for each in told] == [
+        ("k3f9", "train", "comm_msg", each) for each in words
+    ]
+    visit.say(Refused(n=told[0].n, problem=Problem(status=404, code="no_such_kernel", title="gone")), chunk(n, 0, b"x"))
+    reader.join(WAIT_S)
+    assert came == [chunk(n, 0, b"x")]  # that it went nowhere is nobody's trouble
+
+
+def test_a_word_for_a_widget_has_a_limit(connection: Connection) -> None:
+    with pytest.raises(ValueError, match="1.0 MB for a widget on a worker is too much"):
+        connection.tell_widget("k3f9", None, "comm_msg", [b"{}", bytes(COMM_BYTES)])
+
+
+def test_a_control_plane_that_does_not_know_widgets_is_not_told(plane: Any, connection: Connection) -> None:
+    subscription = connection.submit(SPEC, "key")
+    visit = plane.visit()
+    visit.next()
+    assert connection.wait_ready(WAIT_S)
+    connection.tell_widget("k3f9", None, "comm_msg", [b"{}", b"{}"])
+    connection.cancel(subscription)
+    assert not isinstance(visit.next(), ToKernel)

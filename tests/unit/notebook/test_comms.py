@@ -11,7 +11,9 @@ import pytest
 from comm.base_comm import BaseComm, CommManager
 
 from gpulayer.notebook import comms as module
-from gpulayer.notebook.comms import Comms
+from gpulayer.client.connection import Connection
+from gpulayer.notebook.comms import Comms, Far
+from gpulayer.protocol.messages import CommKind
 
 Sent = tuple[str, str, dict[str, Any], list[bytes]]
 
@@ -35,7 +37,11 @@ class FrontEnd:
 
     def say(self, comm_id: str, data: dict[str, Any], *buffers: bytes) -> None:
         """What the kernel gets from the page."""
-        message = {"content": {"comm_id": comm_id, "data": data}, "buffers": [memoryview(each) for each in buffers]}
+        message = {
+            "content": {"comm_id": comm_id, "data": data},
+            "metadata": {"version": "2"},
+            "buffers": [memoryview(each) for each in buffers],
+        }
         self.manager.comm_msg(None, "", message)  # type: ignore[arg-type]
 
     def ask(self, comm_id: str) -> tuple[dict[str, Any], list[bytes]]:
@@ -186,3 +192,85 @@ def test_a_comm_that_is_no_widgets_has_no_state(page: FrontEnd, comms: Comms) ->
     opened(comms, {"state": "mine"})
     updated(comms, {"anything": [1]})
     assert page.ask("w")[0]["state"] == {}
+
+
+# ---------------------------------------------------------------- what the page says
+
+
+class Worker(Connection):
+    """Where the remote kernel is."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: pytest.fail("nobody is looked for"))
+        self.told: list[tuple[str, str | None, str, list[bytes]]] = []
+
+    def tell_widget(self, job: str, session: str | None, kind: CommKind, parts: list[bytes]) -> None:
+        if len(parts[-1]) > 100:
+            raise ValueError("too much")
+        self.told.append((job, session, kind, parts))
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+@pytest.fixture
+def far(worker: Worker) -> Far:
+    return Far(worker, "k3f9")
+
+
+def said(content: dict[str, Any]) -> list[bytes]:
+    return [json.dumps(part).encode() for part in ({"version": "2"}, {"comm_id": "w", **content})]
+
+
+def test_what_a_page_says_goes_to_the_remote_kernel(page: FrontEnd, far: Far, worker: Worker) -> None:
+    opened(Comms(dict, far), {"state": {"value": 1}})
+    page.sent.clear()
+    changes = {"method": "update", "state": {"value": 5}, "buffer_paths": [["bytes"]]}
+    page.say("w", changes, b"B")
+    far.session = "train"
+    click = {"method": "custom", "content": {"event": "click"}}
+    page.say("w", click)
+    assert worker.told == [
+        ("k3f9", None, "comm_msg", [*said({"data": changes}), b"B"]),
+        ("k3f9", "train", "comm_msg", said({"data": click})),
+    ]
+    assert page.sent == []  # the remote widget answers
+    data, buffers = page.ask("w")
+    assert (data["state"], buffers) == ({"value": 5}, [b"B"])  # asked for, the twin answers by itself
+    assert len(worker.told) == 2
+
+
+def test_a_page_that_closes_a_comm_closes_the_remote_one(page: FrontEnd, far: Far, worker: Worker) -> None:
+    comms = Comms(dict, far)
+    opened(comms, {"state": {}})
+    page.manager.comm_close(None, "", {"content": {"comm_id": "w", "data": {}}})  # type: ignore[arg-type]
+    assert worker.told == [("k3f9", None, "comm_close", [b"{}", b'{"comm_id": "w", "data": {}}'])]
+    page.sent.clear()
+    updated(comms, {"method": "custom"})
+    assert page.sent == []
+
+
+def test_attached_again_it_is_the_newer_view_that_passes_on(page: FrontEnd, far: Far, worker: Worker) -> None:
+    again = Far(worker, "a81c")
+    for each in (far, again):
+        opened(Comms(dict, each), {"state": {}})
+    page.say("w", {"method": "custom"})
+    assert [job for job, *_ in worker.told] == ["a81c"]
+
+
+def test_what_is_too_large_is_said_in_one_line(page: FrontEnd, far: Far, capsys: pytest.CaptureFixture[str]) -> None:
+    opened(Comms(dict, far), {"state": {}})
+    page.say("w", {"method": "custom"}, bytes(101))
+    assert capsys.readouterr().err == "gpulayer: job k3f9 does not hear of it: too much\n"
+
+
+def test_ipykernel_7_4_does_not_let_the_page_wait_for_the_cell(
+    page: FrontEnd, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks the comm for the subshell, and names the one that the page asked for."""
+    monkeypatch.setattr(BaseComm, "_reply_subshell_for", lambda self, data, asked: None, raising=False)
+    opened(Comms(dict, far), {"state": {}})
+    twin: Any = page.manager.comms["w"]
+    assert twin._reply_subshell_for({}, "page's") == "page's"
