@@ -50,14 +50,14 @@ class Names:
         return self._ask("live", lambda api: [job.id for job in api.jobs(limit=_JOBS) if not job.terminal])
 
     def _ask(self, what: str, ask: Callable[[Api], list[str]]) -> list[str]:
-        asked_at, names = self._kept.get(what, (0.0, []))
+        asked_at, names = self._kept.get(what, (float("-inf"), []))
         if time.monotonic() - asked_at < _KEPT_S:
             return names
         endpoint = self._endpoint()
         try:
             names = ask(Api(endpoint, timeout_s=_ASK_S)) if endpoint is not None else []
         except (GpulayerError, OSError):
-            names = []  # nobody answers in time: there is nothing to offer
+            return []  # nobody answers in time: there is nothing to offer, and the next keystroke asks again
         self._kept[what] = (time.monotonic(), names)
         return names
 

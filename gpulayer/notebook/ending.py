@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-_WORD_S = 0.4  # after its interrupt a front end says within this that the kernel ends
+_WORD_S = 1.5  # after its interrupt a front end says within this that the kernel ends; people see 'cancelling' before
 
 
 class Ending:

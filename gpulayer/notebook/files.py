@@ -75,6 +75,12 @@ class Came:
         return lines + [f"--output {glob}: the cell made and changed no such file" for glob in self.unmatched]
 
 
+def _is_gits(path: str) -> bool:
+    """Whether it lies in git's own folder, by any of the names under which file systems know that."""
+    names = [name.rstrip(". ").lower() for name in path.split("/")]
+    return ".git" in names or "git~1" in names
+
+
 class Files:
     """Fetches files, and remembers which of them it wrote."""
 
@@ -145,7 +151,7 @@ class _Delivery:
         for entry in files:
             if globs is not None and not globs.match(entry.path):
                 self._came.refused.append((entry.path, "no --output asked for it"))
-            elif ".git" in entry.path.split("/") or (os.name == "nt" and ":" in entry.path):
+            elif _is_gits(entry.path) or (os.name == "nt" and ":" in entry.path):
                 self._came.refused.append((entry.path, "nothing is written there"))
             else:
                 yield entry

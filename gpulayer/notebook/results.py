@@ -17,6 +17,8 @@ from gpulayer.notebook.values import fetch
 from gpulayer.protocol.types import CellSpec, JobView, State
 from gpulayer.source import Bundle
 
+_REMEMBERED = 100  # jobs whose folder at home is known as it was; of older ones nothing at home is replaced
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Expected:
@@ -36,6 +38,8 @@ class Results:
     def expect(self, job: str, cell: CellSpec, bundle: Bundle, sent_at_ns: int) -> None:
         """A job of this notebook that will leave something. `sent_at_ns`: when its folder was looked at, Unix time."""
         home = Home(root=bundle.root, sent=bundle.manifest, sent_at_ns=sent_at_ns, globs=cell.output_globs)
+        while len(self._expected) >= _REMEMBERED:
+            self._expected.pop(next(iter(self._expected)))
         self._expected[job] = _Expected(home=home, names=cell.outputs)
 
     def expected(self, job: str) -> bool:

@@ -96,7 +96,7 @@ def persist(tie: Tie, act: Callable[[httpx.Client], T], tell: Tell, doing: str, 
             text = f"{text} ({error})"
         except RequestRefused as error:
             # After a break it may be started again, with another token, which the connection does not know yet.
-            if error.problem.status != 401 or number == 2:
+            if error.problem.status != 401 or pause_s is None:
                 raise
         if pause_s is None:
             break

@@ -87,7 +87,7 @@ class Failpoint:
         self._hit = os.open(hidden, os.O_RDONLY | os.O_NONBLOCK)
         os.rename(hidden, f"{self._path}.hit")
 
-    def await_hit(self, timeout_s: float = 30.0) -> int:
+    def await_hit(self, timeout_s: float = 60.0) -> int:
         """Waits until a process stands at the point, and returns its process id.
 
         Raises TimeoutError after `timeout_s` seconds, RuntimeError when the process ended before it could say so.

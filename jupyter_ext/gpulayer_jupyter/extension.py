@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import os
 import shlex
@@ -21,7 +22,7 @@ from gpulayer_jupyter.thread import LoopThread, ThreadEnded
 from gpulayer_jupyter.tunnel import Tunnels
 
 _END_S = 25.0  # Jupyter's server ends after that, whatever still runs here
-_WORD_S = 1.0
+_WORD_S = 0.1
 
 
 class GpulayerApp(ExtensionApp):
@@ -117,7 +118,7 @@ class GpulayerApp(ExtensionApp):
             return None
         try:
             return self.thread.submit(self.host.busy()).result(_WORD_S) or None
-        except (ThreadEnded, TimeoutError):
+        except (ThreadEnded, concurrent.futures.TimeoutError):
             return None
 
     # ---------------------------------------------------------------- its settings

@@ -92,6 +92,8 @@ class Remote:
             text = f"the token for {self._url} can't be read: {self._token_file}: {error.strerror}"
             return Status(state="failed", text=f"{text}; name it with GpulayerApp.token_file", data=str(self._data))
         text = f"uses the control plane at {self._url}"
+        if self._token_file is None:
+            text += "; name its token's file with GpulayerApp.token_file"
         return Status(state="remote", text=text, data=str(self._data), url=self._url)
 
     def _token(self) -> str:

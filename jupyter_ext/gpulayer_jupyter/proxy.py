@@ -368,6 +368,11 @@ class SharedHandler(_Proxy):
         await self.forward()
 
     @allow_unauthenticated
+    async def head(self, path: str) -> None:
+        """Whether a blob is there."""
+        await self.forward()
+
+    @allow_unauthenticated
     async def post(self, path: str) -> None:
         """Write."""
         await self.forward()

@@ -73,7 +73,8 @@ class Exchange:
 
     async def send(self, chunk: bytes) -> None:
         """Send a part of the body, and wait until it is on its way. Once there is an answer nothing more is sent."""
-        await asyncio.sleep(0)  # an answer that is here already is read first: a failed write would lose it
+        for _ in range(2):  # an answer that is here already is read first: a failed write would lose it
+            await asyncio.sleep(0)
         if self._answer.head.done() or self.stream.closed():
             return
         try:

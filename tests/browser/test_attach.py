@@ -34,10 +34,9 @@ def press(notebook: NotebookPage, number: int, name: str) -> None:
     notebook.cell(number).locator(".gpulayer-CellBar").get_by_role("button", name=name, exact=True).click()
 
 
-def assert_whole(text: str) -> None:
+def is_whole(text: str) -> bool:
     """No line is missing, none is doubled, and they are in order."""
-    lines = [line for line in text.splitlines() if line.startswith("line ")]
-    assert lines == [f"line {number}" for number in range(600)]
+    return [line for line in text.splitlines() if line.startswith("line ")] == [f"line {n}" for n in range(600)]
 
 
 def attach_and_finish(notebook: NotebookPage, gate: Path) -> None:
@@ -46,8 +45,8 @@ def attach_and_finish(notebook: NotebookPage, gate: Path) -> None:
     notebook.await_text(1, "waiting")
     gate.touch()
     notebook.await_text(1, "done on laptop")
-    assert_whole(notebook.text(1))
-    assert_whole(saved_text(notebook.save().cells[1]))
+    notebook.await_text(1, is_whole, "each line once")  # the page draws one output after the other
+    assert is_whole(saved_text(notebook.save().cells[1]))
 
 
 def test_a_page_reloaded_in_mid_run_is_offered_attach_which_replays_all_of_it(
@@ -81,7 +80,7 @@ def test_what_ended_while_the_page_was_away_is_offered_too(opened: Callable[...,
     notebook.open()
     press(notebook, 1, "show its output")
     notebook.await_text(1, "done on laptop")
-    assert_whole(notebook.text(1))
+    notebook.await_text(1, is_whole, "each line once")  # the page draws one output after the other
 
 
 def test_detach_at_the_cell_leaves_the_job_running(opened: Callable[..., Any], lab: Lab, gate: Path) -> None:
@@ -117,7 +116,7 @@ def test_a_second_server_takes_over_and_the_job_goes_on(new_lab: Callable[..., L
     gate.touch()
     notebook.await_text(1, "done on laptop")
     notebook.await_end(1)
-    assert_whole(notebook.text(1))
+    notebook.await_text(1, is_whole, "each line once")  # the page draws one output after the other
 
 
 def test_below_the_path_of_a_hub_all_of_it_works(new_lab: Callable[..., Lab], page: Any, gate: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.support.lab import Lab, saved_text
 
 LINES = 200_000
@@ -21,13 +23,14 @@ def heap_bytes(page: Any) -> int:
     return int(session.send("Runtime.getHeapUsage")["usedSize"])
 
 
+@pytest.mark.timeout(300)
 def test_head_and_tail_are_shown_all_of_it_is_kept_and_the_page_stays_small(
     opened: Callable[..., Any], lab: Lab
 ) -> None:
     notebook = opened(FLOOD)
     before = heap_bytes(notebook.page)
     notebook.run(1)
-    notebook.await_text(1, "done on laptop")
+    notebook.await_text(1, "done on laptop", timeout_s=240)
     notebook.await_end(1)
     assert heap_bytes(notebook.page) - before < 100_000_000
     text = saved_text(notebook.save().cells[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -111,9 +112,11 @@ def works(notebook: Notebook, worker: str) -> None:
 def where(home: Deployment, secret: str) -> list[str]:
     """The files of the deployment, and of its processes, that hold a secret."""
     needle, found = secret.encode(), []
-    for path in home.folder.rglob("*"):
-        if path.is_file() and needle in path.read_bytes():
-            found.append(str(path.relative_to(home.folder)))
+    for top, _, names in os.walk(home.folder):  # a worker still removes what its last cell left
+        for path in (Path(top, name) for name in names):
+            with contextlib.suppress(OSError):
+                if path.is_file() and needle in path.read_bytes():
+                    found.append(str(path.relative_to(home.folder)))
     for pid in home.processes():
         for name in ("cmdline", "environ"):
             try:

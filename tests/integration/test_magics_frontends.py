@@ -26,7 +26,7 @@ print('done')
 
 RUN = """import nbclient, nbformat
 book = nbformat.read("demo.ipynb", as_version=4)
-nbclient.NotebookClient(book, allow_errors=True, timeout=120).execute()
+nbclient.NotebookClient(book, allow_errors=True, timeout=120, coalesce_streams=True).execute()
 nbformat.write(book, "demo.ipynb")
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,12 +163,15 @@ class NotebookPage:
         """The text of a cell's outputs."""
         return "\n".join(self.cell(number).locator(".jp-OutputArea-output").all_inner_texts())
 
-    def await_text(self, number: int, wanted: str | Callable[[str], bool], what: str = "") -> str:
+    def await_text(
+        self, number: int, wanted: str | Callable[[str], bool], what: str = "", *, timeout_s: float = PATIENCE_S
+    ) -> str:
         """Wait until a cell's output holds a text, or fits."""
         fits = wanted if callable(wanted) else lambda text: wanted in text
         return until(
             lambda: text if fits(text := self.text(number)) else None,
             lambda: f"{what or wanted!r} in cell {number}, which shows:\n{self.text(number)}",
+            timeout_s,
         )
 
     def running(self, number: int) -> bool:
@@ -176,7 +180,10 @@ class NotebookPage:
 
     def await_end(self, number: int) -> None:
         """Wait until the cell has a number: it is over."""
-        until(lambda: not self.running(number), lambda: f"the end of cell {number}:\n{self.text(number)}")
+        prompt = self.cell(number).locator(".jp-InputPrompt")
+        until(
+            lambda: re.search(r"\d", prompt.inner_text()), lambda: f"the end of cell {number}:\n{self.text(number)}"
+        )
 
     def save(self) -> Any:
         """Save it, and read what is on the disk then."""

@@ -198,6 +198,9 @@ class Kernels:
         for task in self._warm:
             task.cancel()
         await asyncio.gather(*self._warm, return_exceptions=True)
+        for control in self._controls.values():
+            control.close(linger=0)  # the context does not know of them, and would wait for their end
+        self._controls.clear()
         self._context.destroy(linger=0)
         for transport in [each for transports in self._transports.values() for each in transports]:
             transport.close()

@@ -87,7 +87,7 @@ function Countdown(props: {
   if (left <= 0) {
     return (
       <p role="status">
-        {trans.__('The token is over.')}{' '}
+        {trans.__('The token has expired.')}{' '}
         <Action name="make-token" label={trans.__('make another')} onClick={onMore} />
       </p>
     );
@@ -146,6 +146,7 @@ function useArrival(client: JoinClient, token: IToken | null): string | null {
     let over = false;
     const { watch } = client;
     const looking = watch.look();
+    let workers: readonly unknown[] = watch.fleet.workers;
     const look = (): void => {
       void client.tokens().then(
         tokens => {
@@ -154,10 +155,11 @@ function useArrival(client: JoinClient, token: IToken | null): string | null {
             setArrived(name);
           }
         },
-        () => undefined // the next change asks again
+        () => {
+          workers = []; // the next change asks again, whatever it is
+        }
       );
     };
-    let workers = watch.fleet.workers;
     const onChange = (): void => {
       if (watch.fleet.workers !== workers) {
         workers = watch.fleet.workers;

@@ -14,6 +14,7 @@ from tornado import websocket
 from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel, decode_text
 from gpulayer.protocol.types import FRAME_DATA_BYTES, JobView
 from gpulayer_server.http.base import Socket
+from gpulayer_server.shell import log
 
 _NO_SUCH_JOB = 4404
 _BAD_QUERY = 4400
@@ -43,6 +44,8 @@ class EventsSocket(Socket):
         self.shell.after_commits(self._start)
 
     def _start(self) -> None:
+        if self not in self.shell.clients:
+            return  # it left meanwhile
         self._view = self.shell.view(self._name)
         if self._view is None:
             self.close(_NO_SUCH_JOB, "no such job")
@@ -79,6 +82,10 @@ class EventsSocket(Socket):
                     await self._news.wait()
         except websocket.WebSocketClosedError:
             return  # it asks again, from where it was
+        except Exception:  # noqa: BLE001 logged; the page connects again
+            log.exception("the events of job %s can't be told", self._name)
+            self.close(1011, "the job's output can't be read now")
+            return
         self.close(1000, "the job is over")
 
     async def _begin(self, attempt: str, after: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 from tornado import websocket
@@ -12,6 +12,7 @@ from gpulayer._version import __version__
 from gpulayer.protocol.types import JobView, SessionView, Struct, WorkerView
 from gpulayer_server.core.views import session_view, waiting_view, worker_view
 from gpulayer_server.http.base import Socket
+from gpulayer_server.shell import log
 
 _PAUSE_S = 0.2  # between two messages: people see no more
 _JOBS = 50  # of those that ended
@@ -52,7 +53,7 @@ class WatchSocket(Socket):
         """Send all, then what changes."""
         super().open(*args, **kwargs)
         self._touched: set[str] = set()
-        self._waiting: set[str] = set()  # jobs that were shown waiting: their reasons change with the fleet
+        self._waiting: dict[str, JobView] = {}  # as they were shown: their reasons change with the fleet
         self._workers: dict[str, WorkerView] = {}
         self._sessions: dict[str, SessionView] = {}
         self._news = asyncio.Event()
@@ -77,12 +78,16 @@ class WatchSocket(Socket):
                     await self.write_message(message)
         except websocket.WebSocketClosedError:
             return  # it asks again when it is back
+        except Exception:  # noqa: BLE001 logged; the page connects again
+            log.exception("the fleet can't be told")
+            self.close(1011, "the fleet can't be read now")
 
-    async def _when_committed(self, read: Any) -> bytes | str:
+    async def _when_committed(self, read: Callable[[], str]) -> str:
         """What `read` sees once everything decided so far is committed."""
-        seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.shell.after_commits(lambda: None if seen.done() else seen.set_result(read()))
-        return await seen
+        committed = asyncio.Event()
+        self.shell.after_commits(committed.set)
+        await committed.wait()
+        return read()
 
     def _all(self) -> str:
         shell = self.shell
@@ -104,14 +109,14 @@ class WatchSocket(Socket):
     def _changes(self) -> str:
         workers, sessions = self._workers, self._sessions
         self._look()
-        touched, self._touched = self._touched | self._waiting, set()
+        touched, self._touched = self._touched, set()
         changes = Changes(
             now=self.shell.clock.now(),
             workers=tuple(view for name, view in self._workers.items() if workers.get(name) != view),
             sessions=tuple(view for name, view in self._sessions.items() if sessions.get(name) != view),
             workers_gone=tuple(workers.keys() - self._workers.keys()),
             sessions_gone=tuple(sessions.keys() - self._sessions.keys()),
-            jobs=self._jobs(touched),
+            jobs=self._jobs(touched | self._waiting.keys()),
         )
         return "" if changes.empty else _text(changes)
 
@@ -121,15 +126,18 @@ class WatchSocket(Socket):
         self._sessions = {s.id: session_view(plane, s) for s in plane.sessions.values() if s.owner == self.owner}
 
     def _jobs(self, names: set[str]) -> tuple[JobView, ...]:
-        """The owner's jobs of these names, newest first."""
+        """The owner's jobs of these names, newest first; one that waits as it did is left out."""
         plane, now = self.shell.plane, self.shell.clock.now()
         views: list[JobView] = []
         for name in names:
             live = plane.jobs.get(name)
             view = waiting_view(plane, live, now) if live is not None else self.shell.view(name)
-            if view is not None and view.owner == self.owner:
-                views.append(view)
-        self._waiting = (self._waiting - names) | {view.id for view in views if view.reasons and not view.terminal}
+            if view is None or view.owner != self.owner or view == self._waiting.get(name):
+                continue
+            views.append(view)
+            self._waiting.pop(name, None)
+            if view.reasons and not view.terminal:
+                self._waiting[name] = view
         return tuple(sorted(views, key=lambda view: (view.submitted_at, view.id), reverse=True))
 
     async def on_message(self, message: str | bytes) -> None:

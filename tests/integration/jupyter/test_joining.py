@@ -31,10 +31,12 @@ def join(deployment: Deployment, url: str, token: str, name: str) -> Worker:
 
 
 def runs(deployment: Deployment, name: str) -> None:
-    """A cell runs there, with a file from beside the notebook."""
+    """A cell runs there, with a file from beside the notebook, and what it makes comes back."""
     notebook = deployment.notebook({"beside.py": f"VALUE = {name!r}\n"})
     result = notebook.run(f"%%gpulayer --worker {name}\nimport beside\nprint(beside.VALUE)")
     assert result.text() == f"{name}\n"
+    assert notebook.run(f"%%gpulayer --worker {name} --out made\nmade = [1, 2]").ok
+    assert notebook.run("made").data("text/plain") == ["[1, 2]"]
     notebook.close()
 
 

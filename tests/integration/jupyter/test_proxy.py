@@ -184,10 +184,10 @@ def test_a_slow_reader_is_waited_for_and_loses_nothing(server: JupyterServer, pr
         # while nothing is read here others are served, and no more is kept for this one
         assert server.request("GET", "v1/health").status_code == 200
         with server.websocket(f"v1/jobs/{printed}/stream") as other:
-            lines = sum(bytes(data).count(b"\\n") for data in other if isinstance(data, bytes))
+            size = sum(len(data) for data in other if isinstance(data, bytes))
         assert peak_bytes(server.pid) - before < 16 * _MB
-        assert sum(bytes(data).count(b"\\n") for data in opened if isinstance(data, bytes)) == lines
-    assert lines >= 200_000
+        assert sum(len(data) for data in opened if isinstance(data, bytes)) == size
+    assert size > 20_000_000
 
 
 def test_a_client_that_goes_leaves_no_connection_behind(server: JupyterServer) -> None:

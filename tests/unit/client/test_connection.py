@@ -303,7 +303,7 @@ def test_a_word_for_a_widget_is_sent_by_any_thread_while_another_one_reads(plane
 
 
 def test_a_word_for_a_widget_has_a_limit(connection: Connection) -> None:
-    with pytest.raises(ValueError, match="1.0 MB for a widget on a worker is too much"):
+    with pytest.raises(ValueError, match=r"1\.0 MB for a widget on a worker is too much"):
         connection.tell_widget("k3f9", None, "comm_msg", [b"{}", bytes(COMM_BYTES)])
 
 

@@ -10,8 +10,8 @@ import comm
 import pytest
 from comm.base_comm import BaseComm, CommManager
 
-from gpulayer.notebook import comms as module
 from gpulayer.client.connection import Connection
+from gpulayer.notebook import comms as module
 from gpulayer.notebook.comms import Comms, Far
 from gpulayer.protocol.messages import CommKind
 

@@ -120,7 +120,8 @@ def test_options_alone_ask_nobody(plane: Plane) -> None:
     assert plane.asked == 0
 
 
-def test_the_next_keystroke_does_not_ask_again(plane: Plane) -> None:
+def test_the_next_keystroke_does_not_ask_again(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpulayer.notebook.completion._KEPT_S", 1e9)
     names = Names(lambda: ENDPOINT, lambda: ["mean", "model"])
     for text in ("%%gpulayer --worker g", "%%gpulayer --worker gp"):
         complete(text, names)

@@ -191,3 +191,18 @@ def test_a_waiting_job_tells_anew_why_when_the_fleet_changes(new_worker: Any, cl
 def test_who_watches_keeps_an_embedded_control_plane(plane: Any, page: Any) -> None:
     page("/v1/watch").next()
     assert plane.do(lambda: len(plane.service.shell.clients)) == 1
+
+
+def test_a_stream_that_cannot_be_read_closes_the_socket(
+    plane: Any, worker: Any, client: Any, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assign = begun(worker, client)
+    worker.finish(assign.attempt, write(worker, assign.attempt, 0, kernel("stream", name="stdout", text="x")))
+    page(f"/v1/jobs/{assign.job}/events").to_the_end()  # it is over
+
+    def broken(*arguments: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(plane.service.shell.streams, "read", broken)
+    _, code = page(f"/v1/jobs/{assign.job}/events").to_the_end()
+    assert code == 1011

@@ -193,7 +193,7 @@ class RemoteKernel:
         assert answer["msg_type"] == "gpulayer_state_reply"
         return answer["content"]
 
-    def control(self, kind: str, content: dict[str, Any], buffers: list[bytes]) -> None:
+    def control(self, kind: str, content: dict[str, Any], buffers: list[Any]) -> None:
         """A request on the control channel that is not answered."""
         self._session.send(self._control, kind, content, buffers=buffers)
 
