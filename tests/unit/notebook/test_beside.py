@@ -15,10 +15,10 @@ from gpulayer.source.blobs import Blobs
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Bundle:
-    """Twenty small files and one that is read again when it is stored."""
+    """Sixty small files and one that is read again when it is stored."""
     home = tmp_path / "home"
     home.mkdir()
-    for number in range(20):
+    for number in range(60):
         (home / f"{number}.py").write_bytes(bytes([number]) * 1000)
     (home / "data.bin").write_bytes(os.urandom(WORTH_BYTES))
     return scan(home)
@@ -37,7 +37,7 @@ def test_what_lacks_is_stored_and_found_by_others(bundle: Bundle, tmp_path: Path
 
 
 def test_a_small_upload_is_left_to_http(bundle: Bundle, tmp_path: Path) -> None:
-    small = [bundle.manifest.by_path[f"{number}.py"].sha256 for number in range(20)]
+    small = [bundle.manifest.by_path[f"{number}.py"].sha256 for number in range(60)]
     assert not store_beside(tmp_path / "blobs", bundle, small)
     assert not (tmp_path / "blobs").exists()
 
