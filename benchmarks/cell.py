@@ -159,7 +159,7 @@ def lines(bench: Bench) -> None:
     wanted = "".join(f"line {number}\n" for number in range(_LINES))
     ratios: list[float] = []
     for _ in range(bench.sizes.lines):
-        ours, stock = bench.session(_PRINT_LINES), bench.stock.run(_PRINT_LINES)
+        ours, stock = bench.session(_PRINT_LINES, f"{_SESSION} --max-output 1MB"), bench.stock.run(_PRINT_LINES)
         for who, timing in (("ours", ours), ("the local kernel's", stock)):
             if timing.text() != wanted:
                 raise CellFailed(f"{who} lines did not arrive once and in order ({len(timing.text())} characters)")

@@ -34,7 +34,7 @@ _MEANT = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "apple": "mps"}
 _LIMITS = Limits()
 _NAME_LETTERS = 64
 
-MAX_OUTPUT_BYTES = 250_000
+MAX_OUTPUT_BYTES = 200_000
 """Of text that a cell shows: a page draws so much in less than 100 ms, and a notebook stays small enough for git."""
 _ANYWHERE = Requirements()
 COMMANDS = ("status", "jobs", "logs", "attach", "cancel", "sessions", "session", "release", "fleet")
@@ -239,7 +239,7 @@ def add_idle_timeout(parser: Parser) -> None:
 def add_max_output(parser: Parser) -> None:
     """How much text is shown."""
     parser.add_argument("--max-output", type=parse_size, default=MAX_OUTPUT_BYTES, metavar="SIZE",
-        help="of more text than this, show head and tail (default 250kB)")  # fmt: skip
+        help="of more text than this, show head and tail (default 200kB)")  # fmt: skip
 
 
 def requirements_of(given: argparse.Namespace) -> Requirements:

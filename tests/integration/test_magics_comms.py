@@ -85,7 +85,7 @@ def test_what_a_handler_raises_is_shown_and_ends_no_cell(here: Notebook, page: s
         "import threading\nfrom ipywidgets import Button\nclicked = threading.Event()\nbutton = Button()\n"
         "def click(_):\n    clicked.set()\n    1 / 0\n"
         "button.on_click(click)\ndisplay(button)\nprint('ready')\nprint('in time', clicked.wait(60))\n"
-        "import os\nwhile not os.path.exists(GO): threading.Event().wait(0.01)"
+        "import os\nwhile not os.path.exists(GO):\n    threading.Event().wait(0.05)\n    print('on')"
     )
     go = here.folder / "clicked"
     cell = here.start(f"%%gpulayer\nGO = {str(go)!r}\n{code}")

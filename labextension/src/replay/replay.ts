@@ -27,7 +27,7 @@ export interface IReplayOptions {
 }
 
 /** `MAX_OUTPUT_BYTES` of `gpulayer/notebook/options.py`: what a cell shows of its text. */
-const MAX_CHARS = 250_000;
+const MAX_CHARS = 200_000;
 
 /** While more comes than is shown, the newest text, refreshed. */
 const PREVIEW_CHARS = 8 * 1024;

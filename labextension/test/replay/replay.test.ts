@@ -321,6 +321,6 @@ describe('too much text', () => {
       stage.print(block);
     }
     stage.end();
-    expect(stage.text.length).toBe(250_000);
+    expect(stage.text.length).toBe(200_000);
   });
 });
