@@ -55,7 +55,7 @@ def listens(endpoint: Endpoint | None) -> TypeGuard[Endpoint]:
 
 def _asked(endpoint: Endpoint | None) -> int:
     """The HTTP status with which an endpoint's address takes its token; 0 where nobody listens."""
-    if endpoint is None or not _lives(endpoint.pid):
+    if endpoint is None or not lives(endpoint.pid):
         return 0  # after a restart of the machine its port may be anybody's
     parts = urllib.parse.urlsplit(endpoint.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=_WORD_S)
@@ -72,7 +72,8 @@ def _asked(endpoint: Endpoint | None) -> int:
         connection.close()
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Whether a process of this machine lives: the port of one that does not may be anybody's."""
     if sys.platform == "win32":
         return True  # there the same call would end the process
     try:

@@ -11,8 +11,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpulayer.client.embedded import lives
 from gpulayer.protocol.endpoint import Endpoint, read_endpoint
-from gpulayer_jupyter.place import State, Status, lives
+from gpulayer_jupyter.place import State, Status
 
 if TYPE_CHECKING:
     from gpulayer_server.datafolder import DataFolder

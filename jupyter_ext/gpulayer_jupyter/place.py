@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -98,16 +97,3 @@ class Remote:
 
     def _token(self) -> str:
         return self._token_file.read_text(encoding="utf-8").strip() if self._token_file else ""
-
-
-def lives(pid: int) -> bool:
-    """Whether a process of this machine lives: the port of one that does not may be anybody's."""
-    if sys.platform == "win32":
-        return True  # there the same call would end the process
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -181,9 +181,7 @@ class NotebookPage:
     def await_end(self, number: int) -> None:
         """Wait until the cell has a number: it is over."""
         prompt = self.cell(number).locator(".jp-InputPrompt")
-        until(
-            lambda: re.search(r"\d", prompt.inner_text()), lambda: f"the end of cell {number}:\n{self.text(number)}"
-        )
+        until(lambda: re.search(r"\d", prompt.inner_text()), lambda: f"the end of cell {number}:\n{self.text(number)}")
 
     def save(self) -> Any:
         """Save it, and read what is on the disk then."""

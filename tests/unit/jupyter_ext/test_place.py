@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpulayer_jupyter.place import Remote, lives
+from gpulayer.client.embedded import lives
+from gpulayer_jupyter.place import Remote
 
 
 def test_a_remote_one_reads_its_token_anew(tmp_path: Path) -> None:

@@ -211,8 +211,10 @@ class Worker(Connection):
 
 
 @pytest.fixture
-def worker() -> Worker:
-    return Worker()
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.close()
 
 
 @pytest.fixture
