@@ -70,7 +70,7 @@ class Subscription:
         self._waiting = True
         try:
             while left_s > 0 and self._messages.empty() and self._source is not None:
-                if not self._source.read_here(left_s):
+                if not self._source.read_here(left_s, self._messages.empty):
                     break
                 left_s = deadline - time.monotonic()
             message = self._messages.get(timeout=max(0.0, left_s))
@@ -133,7 +133,7 @@ class Subscription:
 class MessageSource(Protocol):
     """Where a subscription's messages come from."""
 
-    def read_here(self, timeout_s: float) -> bool: ...
+    def read_here(self, timeout_s: float, wanted: Callable[[], bool]) -> bool: ...
 
     def look_up(self) -> None: ...
 
@@ -207,17 +207,19 @@ class Connection:
         self._settled.wait(timeout_s)
         return self._ready.is_set()
 
-    def read_here(self, timeout_s: float) -> bool:
+    def read_here(self, timeout_s: float, wanted: Callable[[], bool]) -> bool:
         """Read in the calling thread, once or until `timeout_s`; False where another thread reads, or nobody can.
 
-        From here on it has the turn to read, until it takes no more of a subscription.
+        From here on it has the turn to read, until it takes no more of a subscription. `wanted` is asked once nobody
+        else reads: what the caller waits for may just have been read by another thread.
         """
         with self._turn.of_caller() as mine:
             wire, endpoint = self._wire, self.endpoint
             reads = False
             if mine and wire is not None and endpoint is not None:
                 try:
-                    self._receive(wire, endpoint, timeout_s)
+                    if wanted():
+                        self._receive(wire, endpoint, timeout_s)
                     reads = True
                 except (WireClosed, OSError, ProtocolError) as error:
                     self.away = str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -97,6 +98,31 @@ def test_a_look_at_messages_takes_none(plane: Any, connection: Connection) -> No
     subscription.give_back([first])
     assert not subscription.empty()
     assert [getattr(subscription.get(WAIT_S), "data", None) for _ in range(2)] == [b"1", b"2"]
+
+
+def test_what_another_thread_reads_meanwhile_is_not_waited_for(
+    plane: Any, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = connection.follow("k3f9")
+    plane.visit().next()
+    real, receive = connection._turn.of_caller, connection._receive
+
+    @contextlib.contextmanager
+    def after_the_others_reading() -> Iterator[bool]:
+        with real() as mine:
+            subscription.put(chunk(subscription.n, 0, b"1"))  # by the thread that had the turn until now
+            yield mine
+
+    def receives(*arguments: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            pytest.fail("it waits for more, though what it waits for has come")
+        receive(*arguments)
+
+    monkeypatch.setattr(connection._turn, "of_caller", after_the_others_reading)
+    monkeypatch.setattr(connection, "_receive", receives)
+    message = subscription.get(WAIT_S)
+    assert isinstance(message, Chunk)
+    assert message.data == b"1"
 
 
 # ---------------------------------------------------------------- over restarts
