@@ -21,7 +21,7 @@ from tests.support.processes import PATIENCE_S, until
 BLOCKER = '''\
 """An extension whose handler holds Jupyter's loop until a file is there."""
 
-import os, time
+import ctypes, os, time
 from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
 
@@ -35,12 +35,21 @@ class Hold(JupyterHandler):
         self.finish("held")
 
 
+class Grip(JupyterHandler):
+    """Holds the whole interpreter for a second, as a C extension can."""
+
+    @web.authenticated
+    def get(self):
+        ctypes.PyDLL(None).sleep(1)
+        self.finish("gripped")
+
+
 def _jupyter_server_extension_points():
     return [{"module": "blocker"}]
 
 
 def _load_jupyter_server_extension(app):
-    app.web_app.add_handlers(".*$", [("/hold", Hold)])
+    app.web_app.add_handlers(".*$", [("/hold", Hold), ("/grip", Grip)])
 '''
 
 
@@ -84,6 +93,23 @@ def test_messages_pass_while_jupyters_loop_is_held(servers: Servers) -> None:
             (folder / "go").touch()
             asking.join(PATIENCE_S)
     assert answers == ["held"]
+
+
+def test_what_holds_the_interpreter_delays_us_and_loses_nothing(servers: Servers) -> None:
+    folder = servers.deployment.folder
+    (folder / "blocker.py").write_text(BLOCKER)
+    server = servers.start(env={"PYTHONPATH": str(folder)}, extensions=("blocker",))
+    server.until_state("holds")
+    server.until_worker()
+    code = "%%gpulayer\nimport os, time\nn = 0\nwhile not os.path.exists({go!r}):\n    print(n)\n    n += 1\n"
+    cell = servers.deployment.notebook().start(code.format(go=str(folder / "go")) + "    time.sleep(0.005)")
+    cell.until_text("1\n")
+    for _ in range(3):
+        assert server.request("GET", "../grip").text == "gripped"
+    (folder / "go").touch()
+    lines = cell.wait().text().split()
+    assert lines == [str(n) for n in range(len(lines))]
+    assert len(lines) > 100
 
 
 # -------------------------------------------------------------------- it can't be had
