@@ -143,6 +143,7 @@ def test_with_ipykernel_6_there_it_waits_for_the_cells_end(page: str, here: Note
         assert cell.wait().text() == "ready\n[]\n"
         look = "%%gpulayer --session old --worker six\nprint(heard)"
         until(lambda: here.run(look).text() == "[{'a': 1}]\n", "the message is heard")
-        here.run("%gpulayer release old")
     finally:
+        here.run("%gpulayer release old")  # a session of a worker that is gone would hold its slot for ever
+        until(lambda: all(session.name != "old" for session in shared.api.sessions()), "the session's end")
         six.stop()

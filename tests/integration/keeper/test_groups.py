@@ -209,7 +209,8 @@ def test_kill_ends_all_of_a_group_and_may_be_asked_again(contained) -> None:
             await client.spawn(**contained.job("victim", script))
             assert await asyncio.to_thread(contained.mail.line) == "up"
             killed = await asyncio.gather(client.kill("victim"), client.kill("victim"))
-            assert killed[0] == killed[1] == 3
+            assert max(killed) == 3
+            assert min(killed) in (3, 0)  # whoever asks when all are gone is told 0
             record = ExitRecord.from_file(contained.folder / "victim.exit")
             assert record is not None
             assert (record.signal, record.killed_by_us, record.oom) == (signal.SIGKILL, True, False)
