@@ -8,10 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -178,8 +176,3 @@ def _read(url: str, delays_s: list[tuple[float, float]], stop: threading.Event) 
 def _whole(line: str) -> bool:
     """A line may come in two parts: a part of a clock's time is none."""
     return len(line.partition(".")[0]) == 10
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    sys.exit(main(sys.argv[1:]))

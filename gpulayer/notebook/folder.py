@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpulayer.client.errors import ControlPlaneError, GpulayerError, RequestRefused
 from gpulayer.notebook.beside import store_beside
-from gpulayer.notebook.transfer import Away, check, open_client
+from gpulayer.notebook.transfer import PAUSES_S, Away, check, open_client, told
 from gpulayer.notebook.words import size
 from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
 from gpulayer.protocol.localdisk import network_filesystem
@@ -30,11 +30,7 @@ from gpulayer.source import (
 if TYPE_CHECKING:
     import httpx
 
-PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Before each further try of an upload that broke: a control plane starts again within a second or two."""
-
 _LIMITS = Limits()
-_TOLD_EVERY_S = 0.5
 _TOLD_BYTES = 1_000_000  # of a smaller upload nobody sees how far it is
 _BAR_LETTERS = 8
 _NO_NAMES: Mapping[str, object] = {}
@@ -200,22 +196,15 @@ def _upload(
     answer = client.post(
         "/v1/blobs",
         params={"bundle": manifest.digest} | ({"near": near.digest} if near else {}),
-        content=_told(pack, total_bytes, line, tell),
+        content=pack if total_bytes < _TOLD_BYTES else told(pack, total_bytes, tell, line, _bar),
         headers={} if compress else {"Content-Length": str(length)},
     )
     check(answer)
     return answer.json()["missing"]
 
 
-def _told(pack: Iterator[bytes], total_bytes: int, line: str, tell: Callable[[str], None]) -> Iterator[bytes]:
-    """The pack; while it goes, people see how far it is (in bytes that travel: fewer, where they are compressed)."""
-    sent_bytes = 0
-    next_s = time.monotonic() + _TOLD_EVERY_S
-    for piece in pack:
-        yield piece
-        sent_bytes += len(piece)
-        if total_bytes >= _TOLD_BYTES and time.monotonic() >= next_s:
-            next_s = time.monotonic() + _TOLD_EVERY_S
-            full = min(_BAR_LETTERS, _BAR_LETTERS * sent_bytes // total_bytes)
-            bar = "▓" * full + "░" * (_BAR_LETTERS - full)
-            tell(f"{line} · {bar} {sent_bytes / 1e6:.0f} of at most {total_bytes / 1e6:.0f} MB")
+def _bar(sent_bytes: int, total_bytes: int) -> str:
+    """How far an upload is, in bytes that travel: fewer than the files', where they are compressed."""
+    full = min(_BAR_LETTERS, _BAR_LETTERS * sent_bytes // total_bytes)
+    bar = "▓" * full + "░" * (_BAR_LETTERS - full)
+    return f"{bar} {sent_bytes / 1e6:.0f} of at most {total_bytes / 1e6:.0f} MB"

@@ -157,8 +157,15 @@ def download(client: httpx.Client, digest: str, read: Callable[[Body, int], T], 
     return made
 
 
-def told(pieces: Iterator[bytes], total_bytes: int, tell: Tell, line: str) -> Iterator[bytes]:
-    """The pieces; while they go, people see how far it is."""
+def megabytes(passed_bytes: int, total_bytes: int) -> str:
+    """'3 of 12 MB'."""
+    return f"{min(passed_bytes, total_bytes) / 1e6:.0f} of {total_bytes / 1e6:.0f} MB"
+
+
+def told(
+    pieces: Iterator[bytes], total_bytes: int, tell: Tell, line: str, shown: Callable[[int, int], str] = megabytes
+) -> Iterator[bytes]:
+    """The pieces; while they go, people see how far it is: the line, and what `shown` makes of bytes so far, in all."""
     passed_bytes = 0
     next_s = time.monotonic() + _TOLD_EVERY_S
     for piece in pieces:
@@ -166,4 +173,4 @@ def told(pieces: Iterator[bytes], total_bytes: int, tell: Tell, line: str) -> It
         passed_bytes += len(piece)
         if time.monotonic() >= next_s:
             next_s = time.monotonic() + _TOLD_EVERY_S
-            tell(f"{line} · {min(passed_bytes, total_bytes) / 1e6:.0f} of {total_bytes / 1e6:.0f} MB")
+            tell(f"{line} · {shown(passed_bytes, total_bytes)}")

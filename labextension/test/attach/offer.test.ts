@@ -52,16 +52,16 @@ describe('a job that ended', () => {
 });
 
 it('of the jobs of a cell the newest counts', () => {
-  const of = (id: string, cell_id: string, submitted_at: number, notebook = '/root/a.ipynb') =>
+  const of = (id: string, cell_id: string, submitted_at: number, notebook = '/srv/a.ipynb') =>
     job('running', { id, cell_id, submitted_at, notebook });
   const jobs = [
     of('old', 'c1', 1),
     of('new', 'c1', 2),
     of('other', 'c2', 1),
-    of('x', 'c3', 1, '/root/b.ipynb'),
+    of('x', 'c3', 1, '/srv/b.ipynb'),
     of('none', '', 3)
   ];
-  const found = newestByCell(jobs, path => path === '/root/a.ipynb');
+  const found = newestByCell(jobs, path => path === '/srv/a.ipynb');
   expect([...found].map(([id, each]) => [id, each.id])).toEqual([
     ['c1', 'new'],
     ['c2', 'other']
@@ -69,12 +69,12 @@ it('of the jobs of a cell the newest counts', () => {
 });
 
 test.each([
-  ['/home/ana/work/a.ipynb', '/home/ana/work', 'a.ipynb', true],
-  ['/home/ana/work/sub/a.ipynb', '/home/ana/work/', 'sub/a.ipynb', true],
-  ['/home/ana/work/sub/a.ipynb', '/home/ana/work', 'a.ipynb', false],
-  ['/home/ana/work/a.ipynb', '~/work', 'a.ipynb', true],
-  ['/home/ana/play/a.ipynb', '~/work', 'a.ipynb', false],
-  ['/home/ana/a.ipynb', '~', 'a.ipynb', true],
+  ['/users/ana/work/a.ipynb', '/users/ana/work', 'a.ipynb', true],
+  ['/users/ana/work/sub/a.ipynb', '/users/ana/work/', 'sub/a.ipynb', true],
+  ['/users/ana/work/sub/a.ipynb', '/users/ana/work', 'a.ipynb', false],
+  ['/users/ana/work/a.ipynb', '~/work', 'a.ipynb', true],
+  ['/users/ana/play/a.ipynb', '~/work', 'a.ipynb', false],
+  ['/users/ana/a.ipynb', '~', 'a.ipynb', true],
   ['/srv/a.ipynb', '', 'a.ipynb', true],
   ['/srv/ba.ipynb', '', 'a.ipynb', false],
   ['/srv/a.ipynb', '', 'RTC:a.ipynb', true],

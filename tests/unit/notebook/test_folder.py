@@ -13,6 +13,7 @@ import pytest
 
 from gpulayer.client.errors import ControlPlaneError, RequestRefused
 from gpulayer.notebook import folder as module
+from gpulayer.notebook import transfer
 from gpulayer.notebook.folder import Source, SourceRefused, notebook_path
 from gpulayer.protocol.endpoint import Endpoint, write_private
 from gpulayer.protocol.types import Problem
@@ -343,7 +344,7 @@ def test_a_renamed_file_is_not_sent_again(folder: Path, plane: Plane) -> None:
 
 
 def test_a_large_upload_says_how_far_it_is(folder: Path, plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(transfer, "_TOLD_EVERY_S", 0.0)
     (folder / "data.bin").write_bytes(bytes(2_000_000))
     told: list[str] = []
     send(folder, told.append)
