@@ -69,7 +69,7 @@ class CellRunner:
         if problem is not None:
             raise RequestRefused(problem)
         bundle.contents.clear()
-        if options.outputs or options.output_globs:
+        if spec.cell is not None and (options.outputs or options.output_globs):
             self._results.expect(subscription.job, spec.cell, bundle, sent_at_ns)
         reach("client.submitted")
         return subscription

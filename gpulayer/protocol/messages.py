@@ -80,6 +80,8 @@ class Finished(Struct, frozen=True, kw_only=True, tag="finished"):
     attempt: str
     end_offset: int
     outcome: Outcome
+    began: bool = False  # its program ran, also where no `Started` told so
+    released: bool = False  # no process of it is left: the answer is `Forget` instead of `Recorded`
 
 
 class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):
@@ -113,6 +115,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat"):
     """The worker is there. `notes` are standing conditions, such as a disk below its reserve."""
 
     notes: tuple[str, ...] = ()
+    full: str = ""  # why it takes no more work, such as a disk below its reserve; '' where it does
 
 
 WorkerMessage: TypeAlias = (
@@ -157,6 +160,7 @@ class Assign(Struct, frozen=True, kw_only=True, tag="assign"):
     spec: JobSpec
     devices: tuple[Device, ...] = ()
     session: str | None = None  # id of the session that it runs in
+    index: int = 0  # of the task in its job
     leased: bool = False  # to be ended by the worker itself when the control plane is out of reach
 
 
@@ -255,6 +259,7 @@ class Follow(Struct, frozen=True, kw_only=True, tag="follow"):
     job: str
     attempt: str | None = None
     offset: int = 0
+    index: int | None = None  # of the task whose stream it is; None: the job's only one, else its first
 
 
 class Unfollow(Struct, frozen=True, kw_only=True, tag="unfollow"):

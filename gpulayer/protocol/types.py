@@ -96,16 +96,54 @@ class CellSpec(Struct, frozen=True, kw_only=True):
     output_globs: tuple[str, ...] = ()  # files that come back if the cell made or changed them, in gitignore's syntax
 
 
-class JobSpec(Struct, frozen=True, kw_only=True):
-    """What a person submits."""
+class CommandSpec(Struct, frozen=True, kw_only=True):
+    """A program with its arguments, in a folder of its own."""
 
-    cell: CellSpec
+    argv: tuple[str, ...]  # as it is executed: a shell's line is ('/bin/sh', '-c', LINE)
+    bundle: str = ""  # digest of the manifest of source and inputs; '' for an empty folder
+    env: dict[str, str] = {}
+    cwd: str = ""  # below the working folder, with '/'; '' for that folder itself
+    output_globs: tuple[str, ...] = ()  # files that come back, whatever the end, in gitignore's syntax
+
+
+class JobSpec(Struct, frozen=True, kw_only=True):
+    """What a person submits: either a cell or a command."""
+
+    cell: CellSpec | None = None
+    command: CommandSpec | None = None
     requirements: Requirements = Requirements()
     name: str = ""
     timeout_s: float | None = None  # of running time; None for no limit
+    grace_s: float = 5.0  # between the wish to end it (SIGTERM, an interrupt) and the end by force
     retries: int = 0  # further attempts after a lost worker
+    priority: int = 0  # higher ones are placed first
+    labels: dict[str, str] = {}
+    after: tuple[str, ...] = ()  # ids of jobs: it waits until all of them succeeded, and fails when one did not
+    array: tuple[tuple[int, int], ...] = ()  # first and last index of ranges, ascending: a task for each index
     notebook: str = ""  # path of the notebook, for finding its jobs again
     cell_id: str = ""
+
+    @property
+    def session(self) -> str | None:
+        """The name of the session that it runs in."""
+        return self.cell.session if self.cell is not None else None
+
+    @property
+    def bundle(self) -> str:
+        """Digest of the manifest of its files; '' for none."""
+        work = self.command or self.cell
+        return work.bundle if work is not None else ""
+
+    @property
+    def output_globs(self) -> tuple[str, ...]:
+        """Which files come back."""
+        work = self.command or self.cell
+        return work.output_globs if work is not None else ()
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The indices of its tasks, ascending."""
+        return tuple(n for first, last in self.array for n in range(first, last + 1)) if self.array else (0,)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -120,7 +158,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
     problem: str = ""  # such as 'timed out after 10 s', 'out of memory: ...', 'exit unknown: ...'
     error: str = ""  # 'ValueError: ...' of the program itself
     peak_rss_bytes: int | None = None
+    peak_device_bytes: int | None = None  # of device memory; None without a device, or where it can't be measured
     cpu_s: float | None = None
+    wall_s: float | None = None  # from the start of its program to its end, on the worker's clock
     tail: str = ""  # the last lines of a process that died
     values: str = ""  # digest of the blob with the values of `CellSpec.outputs`; '' where none came back
     values_bytes: int = 0
@@ -131,16 +171,57 @@ class Reason(Struct, frozen=True, kw_only=True):
     """One unmet constraint of one worker: a code for programs, words with numbers for people."""
 
     worker: str
-    code: str  # device_kind, device_count, worker_name, slots, devices_busy, out_of_reach
+    code: str  # device_kind, device_count, worker_name, slots, devices_busy, out_of_reach, after, disk
     text: str
     temporary: bool = False  # it may go away by itself: the job waits for it
 
 
+class TaskView(Struct, frozen=True, kw_only=True):
+    """One task of a job, as clients see it."""
+
+    index: int
+    state: State
+    cancelling: bool = False
+    attempt: str | None = None  # the current or last attempt
+    attempts: int = 0
+    worker: str | None = None  # its name
+    devices: tuple[Device, ...] = ()
+    started_at: float | None = None  # Unix time, seconds
+    ended_at: float | None = None
+    outcome: Outcome | None = None
+    end_offset: int | None = None  # the stream's length, bytes; known once the attempt is over
+
+
+class AttemptView(Struct, frozen=True, kw_only=True):
+    """One try of a task on a worker: its record."""
+
+    id: str
+    index: int  # of its task
+    number: int  # 1 for the task's first
+    worker: str  # its name
+    devices: tuple[Device, ...] = ()
+    assigned_at: float = 0.0  # Unix time, seconds
+    started_at: float | None = None
+    ended_at: float | None = None
+    over: bool = False
+    outcome: Outcome | None = None  # None while it goes on, and for one that was lost
+    problem: str = ""  # why it was lost
+    end_offset: int | None = None
+
+
 class JobView(Struct, frozen=True, kw_only=True):
-    """A job as clients see it."""
+    """A job as clients see it. Of one with many tasks the fields of a task are those of its first one that goes on,
+    or that failed, or else its first: `state` is the whole job's.
+    """
 
     id: str
     state: State
+    kind: str = "cell"  # or 'command'
+    command: str = ""  # of a command: its argv as a shell would take it
+    labels: dict[str, str] = {}
+    priority: int = 0
+    after: tuple[str, ...] = ()
+    tasks: dict[str, int] = {}  # of a job with many tasks: how many there are in each state
     name: str = ""
     cancelling: bool = False
     owner: str = ""

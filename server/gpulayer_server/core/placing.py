@@ -81,7 +81,7 @@ def _open_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) 
         worker=chosen.id,
         devices=choose_devices(job.spec.requirements, chosen.devices_free),
         opened_at=now,
-        idle_timeout_s=job.spec.cell.idle_timeout_s,
+        idle_timeout_s=job.spec.cell.idle_timeout_s if job.spec.cell is not None else 0.0,
     )
     plane.sessions[session.id] = session
     plane.session_of[session.key] = session

@@ -96,7 +96,7 @@ class Job:
     @property
     def session_key(self) -> SessionKey | None:
         """The session that its cell asks for."""
-        return (self.owner, self.spec.cell.session) if self.spec.cell.session else None
+        return (self.owner, self.spec.session) if self.spec.session else None
 
 
 @dataclass(kw_only=True)

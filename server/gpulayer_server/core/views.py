@@ -43,7 +43,7 @@ def stored_view(job: Job, worker_names: dict[str, str]) -> JobView:
         name=job.spec.name,
         cancelling=task.cancel_wanted and not task.terminal,
         owner=job.owner,
-        session=job.spec.cell.session,
+        session=job.spec.session,
         requirements=job.spec.requirements,
         notebook=job.spec.notebook,
         cell_id=job.spec.cell_id,

@@ -252,13 +252,13 @@ def submit(shell: Shell, owner: str, key: str, spec: JobSpec, reply: Reply) -> N
 
 def _lacking(shell: Shell, spec: JobSpec) -> Problem | None:
     """What has to be sent before the job is taken."""
-    cell = spec.cell
+    inputs = spec.cell.inputs if spec.cell is not None else ""
     try:
-        if cell.bundle and cell.bundle not in shell.blobs:
-            detail = f"bundle {cell.bundle[:12]}…: send its manifest and blobs first"
+        if spec.bundle and spec.bundle not in shell.blobs:
+            detail = f"bundle {spec.bundle[:12]}…: send its manifest and blobs first"
             return Problem(status=409, code="bundle_unknown", title="the control plane lacks the source", detail=detail)
-        if cell.inputs and cell.inputs not in shell.blobs:
-            detail = f"blob {cell.inputs[:12]}…: send it first"
+        if inputs and inputs not in shell.blobs:
+            detail = f"blob {inputs[:12]}…: send it first"
             return Problem(status=409, code="inputs_unknown", title="the control plane lacks the values", detail=detail)
     except BlobError as error:
         title = "bundle or inputs are not named by their digest"

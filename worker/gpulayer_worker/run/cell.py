@@ -17,7 +17,7 @@ from gpulayer_worker import link
 from gpulayer_worker.keeper.client import KeeperError
 from gpulayer_worker.kernels import Kernel, KernelError
 from gpulayer_worker.run.outcome import from_death, from_reply
-from gpulayer_worker.run.request import metadata
+from gpulayer_worker.run.request import cell_of, metadata
 from gpulayer_worker.run.results import Results
 from gpulayer_worker.run.services import GiveBack, Over, Services
 from gpulayer_worker.run.spoolwatch import CellSpool
@@ -45,7 +45,7 @@ class CellRun:
         self._folder = services.layout.attempt(assign.attempt)
         self._spool = CellSpool(services.layout.spool(assign.attempt))
         self.kernel: Kernel | None = None
-        cell = assign.spec.cell
+        self._cell = cell = cell_of(assign)
         goes_back = cell.outputs or cell.output_globs
         self._results = Results(services, cell, self._folder, self._tell) if goes_back else None
         self._inputs: Span | None = None  # where the values of --in are
@@ -112,7 +112,7 @@ class CellRun:
         kernel = self._services.sessions.get(session) if session is not None else None
         if session is None or kernel is None or kernel.exit.done() or self._resumed or self._wish:
             return
-        cell = self._assign.spec.cell
+        cell = self._cell
         if cell.inputs or cell.output_globs:
             return  # what they need is made in threads
         folder = self._services.layout.session(session)
@@ -175,7 +175,7 @@ class CellRun:
         reach("agent.before-start")
         if not kernel.exit.done():
             asked = metadata(self._services, self._assign, workspace, self._inputs)
-            kernel.execute(self._name, self._assign.spec.cell.code, asked)
+            kernel.execute(self._name, self._cell.code, asked)
 
     def _noted_kernel(self) -> dict[str, Any] | None:
         """What an agent before us noted of a kernel that has the cell."""
@@ -219,7 +219,7 @@ class CellRun:
             return Path(noted["workspace"])  # the cell may be running in it
         if self._assign.session is not None:
             session = self._services.layout.session(self._assign.session)
-            if self._services.workspaces.is_current(self._assign.spec.cell.bundle, session / "files.json"):
+            if self._services.workspaces.is_current(self._cell.bundle, session / "files.json"):
                 return session / "workspace"
         return await self._fetched(self._make_files)
 
@@ -248,7 +248,7 @@ class CellRun:
         if noted is not None:  # the cell may be running, and files may have changed
             self._inputs = Span(*noted["inputs"]) if "inputs" in noted else None
             return
-        inputs = self._assign.spec.cell.inputs
+        inputs = self._cell.inputs
         if inputs:
             self._inputs = await self._fetched(lambda tell: self._services.workspaces.blob(inputs, tell))
         if self._results is not None:
@@ -256,7 +256,7 @@ class CellRun:
 
     def _make_files(self, tell: Callable[[str], None]) -> Path:
         """Blocking: runs in a thread."""
-        digest = self._assign.spec.cell.bundle
+        digest = self._cell.bundle
         layout, workspaces = self._services.layout, self._services.workspaces
         if self._assign.session is None:
             target = self._folder / "workspace"

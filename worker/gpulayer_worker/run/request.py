@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpulayer.protocol.messages import Assign
+from gpulayer.protocol.types import CellSpec
 from gpulayer.source.blobs import Span
 from gpulayer_worker.environ import for_devices
 from gpulayer_worker.run.services import Services
+
+
+def cell_of(assign: Assign) -> CellSpec:
+    """The cell of an attempt. Raises `ValueError` for one that has none."""
+    if assign.spec.cell is None:
+        raise ValueError(f"attempt {assign.attempt} is no cell")
+    return assign.spec.cell
 
 
 def metadata(services: Services, assign: Assign, workspace: Path, inputs: Span | None) -> dict[str, object]:
@@ -19,7 +27,7 @@ def metadata(services: Services, assign: Assign, workspace: Path, inputs: Span |
         workspace: the folder that the cell runs in.
         inputs: where the values are that it begins with.
     """
-    layout, cell = services.layout, assign.spec.cell
+    layout, cell = services.layout, cell_of(assign)
     asked: dict[str, object] = {
         "attempt": assign.attempt,
         "spool": str(layout.spool(assign.attempt)),
