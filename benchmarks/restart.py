@@ -22,7 +22,7 @@ from benchmarks.report import Report, Row, median
 from gpulayer.client.api import Api
 from gpulayer.protocol.endpoint import read_endpoint
 from gpulayer.protocol.types import CellSpec, Inventory, JobSpec, Outcome, State
-from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from gpulayer_server.core.state import Attempt, Job, JobEnd, Session, Task, Worker
 from gpulayer_server.store.database import Store
 from gpulayer_server.store.rows import Op, encode
 
@@ -142,8 +142,10 @@ def _cell(number: int) -> Iterator[Op]:
     session = f"s-1-{number // _CELLS_A_SESSION}" if number % 2 else None
     lost = number % _LOST_EVERY == 0
     attempt = Attempt(
-        id=f"a-1-{number}",
-        task=f"t-1-{number}",
+        id=f"j{number}-1-{number}",
+        task=f"j{number}/0",
+        n=number + 1,
+        index=0,
         number=1,
         worker="w",
         session=session,
@@ -157,12 +159,22 @@ def _cell(number: int) -> Iterator[Op]:
     )
     state = State.FAILED if lost else State.SUCCEEDED
     outcome = Outcome(state=state, peak_rss_bytes=100_000_000, problem="out of reach for 60 s" if lost else "")
-    task = Task(id=attempt.task, job=f"j{number}", index=0, state=state, attempt=attempt, attempts=1, outcome=outcome)
-    task.ended_at = attempt.ended_at
+    task = Task(
+        id=attempt.task,
+        job=f"j{number}",
+        n=attempt.n,
+        index=0,
+        state=state,
+        attempt=attempt,
+        attempts=1,
+        outcome=outcome,
+        ended_at=at + 1.0,
+    )
     spec = JobSpec(cell=CellSpec(code="import train\ntrain.run(epochs=3)\n" * 8, bundle="0" * 64), name="cell, a.ipynb")
     job = Job(id=task.job, n=number + 1, owner=_owner(), key=f"k{number}", payload_hash="0" * 64, spec=spec,
               submitted_at=at)  # fmt: skip
-    yield from (encode(job), encode(task), encode(attempt))
+    end = JobEnd(id=job.id, n=job.n, state=state, ended_at=at + 1.0)
+    yield from (encode(job), encode(task), encode(attempt), encode(end))
     if number % _CELLS_A_SESSION == 1 and session is not None:
         yield encode(
             Session(

@@ -2,11 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from gpulayer._version import __version__
 
-__all__ = ["__version__", "load_ipython_extension", "unload_ipython_extension"]
+if TYPE_CHECKING:
+    from gpulayer.client.aio import AsyncClient
+    from gpulayer.client.client import Client
+    from gpulayer.client.command import Command
+    from gpulayer.client.errors import (
+        ControlPlaneError,
+        GpulayerError,
+        JobCancelled,
+        JobError,
+        JobFailed,
+        JobRejected,
+        RequestRefused,
+    )
+    from gpulayer.client.job import Job
+    from gpulayer.client.submission import Source
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Command",
+    "ControlPlaneError",
+    "GpulayerError",
+    "Job",
+    "JobCancelled",
+    "JobError",
+    "JobFailed",
+    "JobRejected",
+    "RequestRefused",
+    "Source",
+    "__version__",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+]
+
+_HOMES = {  # of the names that are imported when they are first used
+    "AsyncClient": "gpulayer.client.aio",
+    "Client": "gpulayer.client.client",
+    "Command": "gpulayer.client.command",
+    "Job": "gpulayer.client.job",
+    "Source": "gpulayer.client.submission",
+} | dict.fromkeys(
+    (
+        "ControlPlaneError",
+        "GpulayerError",
+        "JobCancelled",
+        "JobError",
+        "JobFailed",
+        "JobRejected",
+        "RequestRefused",
+    ),
+    "gpulayer.client.errors",
+)
 
 _loaded: dict[int, Any] = {}  # the magics of each shell that loaded the extension
 
@@ -31,3 +83,16 @@ def unload_ipython_extension(shell: Any) -> None:
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("gpulayer", None)
         shell.__dict__.pop("_showtraceback", None)
+
+
+def __getattr__(name: str) -> Any:
+    """What a user's program needs is imported when it is first named: `import gpulayer` stays light."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the tests use of the system's packages and this machine lacks, where it may; else says so and goes on.
 missing=""
-for pair in bindfs:bindfs rsync:rsync mkfs.btrfs:btrfs-progs setpriv:util-linux chromium:chromium nginx:nginx-light; do
+for pair in bindfs:bindfs rsync:rsync mkfs.btrfs:btrfs-progs setpriv:util-linux chromium:chromium nginx:nginx-light ip:iproute2; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 [ -z "$missing" ] && exit 0

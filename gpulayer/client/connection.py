@@ -14,6 +14,7 @@ from typing import Protocol
 from gpulayer._version import __version__
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.client.reading import Turn
+from gpulayer.client.tls import tls_context
 from gpulayer.client.wire import Wire, WireClosed
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.messages import (
@@ -44,12 +45,19 @@ class Subscription:
     """What comes of one job, in order: `Chunk`, `Update`, `Refused`, or an exception of the connection."""
 
     def __init__(
-        self, n: int, spec: JobSpec | None = None, key: str = "", job: str = "", source: MessageSource | None = None
+        self,
+        n: int,
+        spec: JobSpec | None = None,
+        key: str = "",
+        job: str = "",
+        index: int | None = None,
+        source: MessageSource | None = None,
     ):
         self.n = n
         self.spec = spec
         self.key = key
         self.job = job
+        self.index = index
         self.attempt: str | None = None
         self.offset = 0
         self.over = False  # the job's last state came: nothing follows
@@ -127,7 +135,7 @@ class Subscription:
         """What asks for this again on a new connection: from where it was."""
         if self.spec is not None and not self.job:
             return Submit(n=self.n, key=self.key, spec=self.spec)
-        return Follow(n=self.n, job=self.job, attempt=self.attempt, offset=self.offset)
+        return Follow(n=self.n, job=self.job, attempt=self.attempt, offset=self.offset, index=self.index)
 
 
 class MessageSource(Protocol):
@@ -162,9 +170,11 @@ class Connection:
         """Submit a job and follow it."""
         return self._open(Subscription(next(self._numbers), spec, key, source=self))
 
-    def follow(self, job: str, *, attempt: str | None = None, offset: int = 0) -> Subscription:
-        """Follow a job from its first byte, or from byte `offset` of `attempt` on."""
-        subscription = Subscription(next(self._numbers), job=job, source=self)
+    def follow(
+        self, job: str, *, attempt: str | None = None, offset: int = 0, index: int | None = None
+    ) -> Subscription:
+        """Follow a job, or its task `index`, from its first byte, or from byte `offset` of `attempt` on."""
+        subscription = Subscription(next(self._numbers), job=job, index=index, source=self)
         subscription.attempt, subscription.offset = attempt, offset
         return self._open(subscription)
 
@@ -280,7 +290,7 @@ class Connection:
 
     def _once(self) -> None:
         endpoint = self._find()
-        wire = Wire(endpoint.url + "/v1/client", endpoint.token)
+        wire = Wire(endpoint.url + "/v1/client", endpoint.token, tls=tls_context(endpoint))
         with self._lock:
             self._newest = wire
         try:

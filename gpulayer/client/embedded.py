@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-import urllib.parse
 from pathlib import Path
 from typing import NoReturn, TypeGuard
 
 from gpulayer.client.errors import ControlPlaneError
-from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
+from gpulayer.client.health import NobodyThere, ask_health
+from gpulayer.client.remote import named, reached
+from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint, without_secrets
 from gpulayer.protocol.localdisk import network_filesystem
 
 _IDLE_EXIT_S = 60
@@ -25,9 +26,15 @@ _HELD = 3  # the exit code of a control plane whose folder another one holds
 def find_or_start(folder: Path | None = None) -> Endpoint:
     """The endpoint of a control plane that listens. Raises `ControlPlaneError`.
 
-    When none listens, one is started as a process of its own, together with a local worker; it ends by itself once
-    nobody needs it. With GPULAYER_EMBEDDED=0 none is started: one that stood comes back by other hands (OSError then).
+    Without a folder it is the one on another machine that GPULAYER_URL names, if it does: none is ever started then.
+    Where that one does not answer, the error is an OSError too: it may be back soon.
+
+    Else it is this machine's own. When none listens, one is started as a process of its own, together with a local
+    worker; it ends by itself once nobody needs it. With GPULAYER_EMBEDDED=0 none is started: one that stood comes back
+    by other hands (OSError then).
     """
+    if folder is None and (there := named()) is not None:
+        return reached(there)
     folder = folder or data_folder()
     endpoint = read_endpoint(folder)
     status = _asked(endpoint)
@@ -57,19 +64,12 @@ def _asked(endpoint: Endpoint | None) -> int:
     """The HTTP status with which an endpoint's address takes its token; 0 where nobody listens."""
     if endpoint is None or not lives(endpoint.pid):
         return 0  # after a restart of the machine its port may be anybody's
-    parts = urllib.parse.urlsplit(endpoint.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=_WORD_S)
     try:
-        connection.connect()
-    except OSError:
+        return ask_health(endpoint, _WORD_S).status
+    except NobodyThere:
         return 0
-    try:
-        connection.request("GET", "/v1/health", headers={"Authorization": f"Bearer {endpoint.token}"})
-        return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return http.client.OK  # it is busy, or just ending: the connection that follows will tell
-    finally:
-        connection.close()
 
 
 def lives(pid: int) -> bool:
@@ -140,7 +140,13 @@ def _try_to_start(folder: Path) -> tuple[int, Endpoint | None]:
         command += ["--worker-arguments", arguments]
     with (folder / "logs" / _LOG).open("ab") as log:
         process = subprocess.Popen(
-            command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            command,
+            env=without_secrets(),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
         )
     if process.stdout is None:
         raise ControlPlaneError("the control plane has no standard output to announce itself on")

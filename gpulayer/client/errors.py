@@ -39,6 +39,10 @@ class JobError(GpulayerError):
         return lines
 
 
+class JobFailed(JobError):
+    """The job's program failed, or something around it did."""
+
+
 class JobRejected(JobError):
     """No worker could take the job: the reasons, worker by worker."""
 

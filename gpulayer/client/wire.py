@@ -6,17 +6,23 @@ costs more than all the parsing, so the thread that waits for output reads the s
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
+import ssl
 import threading
 import urllib.parse
 from collections.abc import Iterator
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake
+from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
+
+from gpulayer.client.errors import ControlPlaneError
+from gpulayer.client.health import ENDED_TOKENS, problem_in
+from gpulayer.protocol.pin import dial
 
 _READ_BYTES = 256 * 1024
 _MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -26,20 +32,96 @@ class WireClosed(ConnectionError):
     """The connection is closed, by either side."""
 
 
+def _refusal(error: InvalidHandshake) -> Exception:
+    """Why the control plane would not have us: for good where it knows the token, and that it may not."""
+    problem = None
+    if isinstance(error, InvalidStatus):
+        problem = problem_in(error.response.headers.get("Content-Type", ""), bytes(error.response.body or b""))
+    if problem is None:
+        return WireClosed(f"the control plane refused the connection: {error}")
+    if problem.status == 403 or problem.code in ENDED_TOKENS:
+        return ControlPlaneError(problem.line())
+    return WireClosed(f"the control plane refused the connection: {error}: {problem.line()}")
+
+
+class _Tls:
+    """TLS apart from its socket, whose bytes go through here: so a selector tells all there is to know of a socket,
+    and none of its calls waits for what is a part of a record. The caller sees to it that one thread at a time is here.
+    """
+
+    def __init__(self, context: ssl.SSLContext, host: str):
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+
+    def shake_hands(self, plain: socket.socket) -> None:
+        """Raises OSError, such as `SSLCertVerificationError`: nothing but handshakes was sent until then."""
+        while True:
+            try:
+                self._object.do_handshake()
+            except ssl.SSLWantReadError:
+                self._send(plain)
+                data = plain.recv(_READ_BYTES)
+                if not data:
+                    raise WireClosed("the other side closed the connection while TLS was agreed on") from None
+                self._incoming.write(data)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._send(plain)  # the other side is told why
+                raise
+            else:
+                self._send(plain)
+                return
+
+    def _send(self, plain: socket.socket) -> None:
+        if self._outgoing.pending:
+            plain.sendall(self._outgoing.read())
+
+    def decrypt(self, data: bytes) -> tuple[bytes, bool]:
+        """What these bytes bring, and whether they are the last. Raises OSError for what is no TLS."""
+        self._incoming.write(data) if data else self._incoming.write_eof()
+        parts: list[bytes] = []
+        while True:
+            try:
+                part = self._object.read(_READ_BYTES)
+            except ssl.SSLWantReadError:
+                return b"".join(parts), False
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return b"".join(parts), True
+            if not part:
+                return b"".join(parts), True
+            parts.append(part)
+
+    def encrypt(self, data: bytes) -> bytes:
+        """What goes over the socket for this, and for what else TLS has to say."""
+        if data:
+            self._object.write(data)
+        return self._outgoing.read()
+
+
 class Wire:
     """One connection. One thread at a time reads; any thread may send."""
 
-    def __init__(self, url: str, token: str, *, timeout_s: float = 10.0):
-        """Connect and shake hands. Raises OSError or `WireClosed`."""
-        parts = urllib.parse.urlsplit(url)
-        self._socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=timeout_s)
+    def __init__(self, url: str, token: str, *, timeout_s: float = 10.0, tls: ssl.SSLContext | None = None):
+        """Connect and shake hands.
+
+        Arguments:
+            url: http or https, with the path.
+            tls: what is trusted with https; None: what the system trusts.
+
+        Raises OSError, `WireClosed`, or `ControlPlaneError` where the token is known, and may not do this.
+        """
+        self._socket = dial(url, timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._tls: _Tls | None = None
         self._lock = threading.Lock()
         self._partial: list[bytes] = []
         self._over = False
         self._selector: selectors.BaseSelector | None = None
         self._protocol = ClientProtocol(parse_uri(url.replace("http", "ws", 1)), max_size=_MAX_FRAME_BYTES)
         try:
+            if url.startswith("https:"):
+                self._tls = _Tls(tls or ssl.create_default_context(), urllib.parse.urlsplit(url).hostname or "")
+                self._tls.shake_hands(self._socket)
             self._shake_hands(token)
         except BaseException:
             self._socket.close()
@@ -59,15 +141,18 @@ class Wire:
         self._protocol.send_request(request)
         self._flush()
         while self._protocol.state is State.CONNECTING:
-            data = self._socket.recv(_READ_BYTES)
-            if not data:
-                raise WireClosed("the control plane closed the connection")
-            self._protocol.receive_data(data)
+            data, ended = self._decrypted(self._socket.recv(_READ_BYTES))
+            if data:
+                self._protocol.receive_data(data)
+            if self._protocol.handshake_exc is None and ended:
+                self._protocol.receive_eof()  # a refusal without a length ends so
+                if self._protocol.handshake_exc is None:
+                    raise WireClosed("the control plane closed the connection")
             if self._protocol.handshake_exc is not None:
                 break
         error = self._protocol.handshake_exc
         if isinstance(error, InvalidHandshake):
-            raise WireClosed(f"the control plane refused the connection: {error}") from error
+            raise _refusal(error) from error
         # What the other side said at once may have come with its response.
         self._early = self._messages()
 
@@ -104,17 +189,25 @@ class Wire:
             self._over = True
             raise WireClosed(f"the connection broke: {error}") from error
         with self._lock:
-            self._protocol.receive_data(data) if data else self._protocol.receive_eof()
-            messages = self._messages()
             try:
+                data, ended = self._decrypted(data)
+                if data:
+                    self._protocol.receive_data(data)
+                if ended:
+                    self._protocol.receive_eof()
+                messages = self._messages()
                 self._flush()
             except OSError as error:
                 self._over = True
                 raise WireClosed(f"the connection broke: {error}") from error
-        self._over = not data or self._protocol.state is State.CLOSED
+        self._over = ended or self._protocol.state is State.CLOSED
         if self._over and not messages:
             raise WireClosed("the control plane closed the connection")
         return messages
+
+    def _decrypted(self, data: bytes) -> tuple[bytes, bool]:
+        """What came, in the clear, and whether nothing follows."""
+        return (data, not data) if self._tls is None else self._tls.decrypt(data)
 
     def _messages(self) -> list[bytes]:
         messages: list[bytes] = []
@@ -128,11 +221,16 @@ class Wire:
         return messages
 
     def _flush(self) -> None:
+        half_closed = False
         for data in self._protocol.data_to_send():
             if data:
-                self._socket.sendall(data)
+                self._socket.sendall(data if self._tls is None else self._tls.encrypt(data))
             else:
-                self._socket.shutdown(socket.SHUT_WR)
+                half_closed = True
+        if self._tls is not None and (said := self._tls.encrypt(b"")):
+            self._socket.sendall(said)  # such as an answer to a change of keys
+        if half_closed:
+            self._socket.shutdown(socket.SHUT_WR)
 
     def hang_up(self) -> None:
         """End the connection, from any thread; whoever reads is told."""

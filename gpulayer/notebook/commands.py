@@ -32,9 +32,9 @@ from gpulayer.notebook.options import (
 )
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
-from gpulayer.notebook.tables import fleet_table, job_table, overview, session_table
-from gpulayer.notebook.words import limit, status_line, wanted
 from gpulayer.protocol.types import JobView, State
+from gpulayer.tables import fleet_table, job_table, overview, session_table
+from gpulayer.words import limit, status_line, wanted
 
 _LAST_JOBS = 10
 _ALL_JOBS = 1000  # what the control plane tells at most

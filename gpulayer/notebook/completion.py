@@ -12,7 +12,8 @@ from typing import Any
 from gpulayer.client.api import Api
 from gpulayer.client.errors import GpulayerError
 from gpulayer.notebook.commands import command_parser
-from gpulayer.notebook.options import ACCELERATORS, COMMANDS, Parser, cell_parser
+from gpulayer.notebook.options import COMMANDS, Parser, cell_parser
+from gpulayer.parsing import ACCELERATORS
 from gpulayer.protocol.endpoint import Endpoint
 
 _ASK_S = 0.3  # whoever pressed Tab waits

@@ -8,10 +8,10 @@ from typing import Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from gpulayer.client.api import Api
+from gpulayer.client.client import Client
 from gpulayer.client.connection import Connection
 from gpulayer.client.embedded import find_or_start
 from gpulayer.client.errors import ControlPlaneError
-from gpulayer.client.job import Job
 from gpulayer.notebook.cellrun import CellRunner
 from gpulayer.notebook.commands import line_help, run_line
 from gpulayer.notebook.completion import Names, make_matcher
@@ -34,6 +34,7 @@ class GpulayerMagics(Magics):
     def __init__(self, shell: Any):
         super().__init__(shell)
         self._runner: CellRunner | None = None
+        self._client: Client | None = None  # of the handles to detached jobs
         self.session: NotebookSession | None = None  # of all cells that name no other
         self._matcher: Any = None
         self._ending = Ending(getattr(shell, "kernel", None))
@@ -65,6 +66,8 @@ class GpulayerMagics(Magics):
             self._matcher = None
         if self._runner is not None:
             self._runner.connection.close()
+        if self._client is not None:
+            self._client.close()
 
     def _cell(self, line: str, cell: str) -> object:
         options = parse_cell_line(line, self.session)
@@ -76,7 +79,8 @@ class GpulayerMagics(Magics):
                 runner.follow(self.shell, subscription, status, options.max_output_bytes, stop, cancels=True)
                 return None
         runner.connection.unfollow(subscription)
-        return Job(subscription.job, lambda name: self.api().job(name))
+        self._client = self._client or Client()
+        return self._client.job(subscription.job)
 
     def runner(self) -> CellRunner:
         """What runs cells here, made when it is first needed."""

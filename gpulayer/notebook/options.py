@@ -7,13 +7,17 @@ import difflib
 import keyword
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
+from gpulayer import parsing
 from gpulayer.client.errors import GpulayerError
 from gpulayer.protocol.types import Requirements
 from gpulayer.source import Limits
+
+T = TypeVar("T")
 
 _EXAMPLES = """\
 examples:
@@ -26,13 +30,7 @@ examples:
   %gpulayer status                           machines, the last jobs, sessions
   %gpulayer attach k3f9                      all of a job's output, from its first line
 """
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)[bB]?")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?")
-_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
-ACCELERATORS = ("cuda", "mps", "cpu")
-_MEANT = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "apple": "mps"}
 _LIMITS = Limits()
-_NAME_LETTERS = 64
 
 MAX_OUTPUT_BYTES = 200_000
 """Of text that a cell shows: a page draws so much in less than 100 ms, and a notebook stays small enough for git."""
@@ -124,46 +122,6 @@ class Parser(argparse.ArgumentParser):
         return f"{word!r} belongs to no option (%%gpulayer -h lists them)"
 
 
-def parse_size(text: str) -> int:
-    """'200kB', '5 MB' as bytes."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write it like 500kB or 20MB")
-    return int(float(match.group(1)) * 1000 ** " kmg".index(match.group(2).lower() or " "))
-
-
-def parse_duration(text: str) -> float:
-    """'90', '90s', '5min', '2h' as seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write it like 90s, 5min or 2h")
-    return float(match.group(1)) * _SECONDS[match.group(2)]
-
-
-def parse_time_limit(text: str) -> float:
-    """A duration that is longer than nothing, in seconds."""
-    limit_s = parse_duration(text)
-    if limit_s <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} leaves no time at all; write it like 90s, 5min or 2h")
-    return limit_s
-
-
-def parse_count(text: str) -> int:
-    """A whole number, at least 1."""
-    if not re.fullmatch(r"-?\d{1,9}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too few: at least 1")
-    return int(text)
-
-
-def parse_name(text: str) -> str:
-    """A name of a worker, a session or a job."""
-    if not text.strip() or len(text) > _NAME_LETTERS or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"{text[:_NAME_LETTERS]!r} is no name: 1 to {_NAME_LETTERS} letters")
-    return text
-
-
 def parse_variables(text: str) -> list[str]:
     """'a,b' as names of variables."""
     names = [name.strip() for name in text.split(",")]
@@ -181,13 +139,21 @@ def parse_glob(text: str) -> str:
     return text
 
 
-def parse_accelerator(text: str) -> str:
-    """A kind of accelerator."""
-    if text not in ACCELERATORS:
-        near = _MEANT.get(text.lower()) or next(iter(difflib.get_close_matches(text.lower(), ACCELERATORS, n=1)), "")
-        hint = f"; did you mean {near}?" if near else ""
-        raise argparse.ArgumentTypeError(f"unknown accelerator {text!r}: cuda, mps or cpu{hint}")
-    return text
+def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """As argparse wants it, which says a ValueError in its own words."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+parse_size, parse_time_limit = _argument(parsing.parse_size), _argument(parsing.parse_time_limit)
+parse_count, parse_name = _argument(parsing.parse_count), _argument(parsing.parse_name)
+parse_accelerator = _argument(parsing.parse_accelerator)
 
 
 @lru_cache(maxsize=1)

@@ -12,9 +12,9 @@ from IPython.core.displayhook import CapturingDisplayHook
 
 from gpulayer.client.errors import RemoteError
 from gpulayer.notebook.comms import Comms, Far
-from gpulayer.notebook.words import size
 from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel
 from gpulayer.protocol.types import JobView
+from gpulayer.words import size
 
 
 def cell_number(shell: Any) -> int:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gpulayer.client.errors import GpulayerError
-from gpulayer.notebook.files import Files, Home
+from gpulayer.client.files import Files, Home
+from gpulayer.client.transfer import Tie
 from gpulayer.notebook.folder import Source
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
-from gpulayer.notebook.transfer import Tie
 from gpulayer.notebook.values import fetch
 from gpulayer.protocol.types import CellSpec, JobView, State
 from gpulayer.source import Bundle

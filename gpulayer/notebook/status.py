@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
-from gpulayer.notebook.words import status_line
 from gpulayer.protocol.types import JobView, State
+from gpulayer.words import status_line
 
 
 class StatusLine:

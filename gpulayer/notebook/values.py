@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpulayer.client.errors import GpulayerError, RequestRefused
-from gpulayer.notebook.transfer import Body, Tell, Tie, download, persist, upload
-from gpulayer.notebook.words import size
+from gpulayer.client.transfer import Body, Tell, Tie, download, persist, upload
 from gpulayer.protocol.types import JobView
+from gpulayer.words import size
 
 if TYPE_CHECKING:
     import httpx

@@ -24,6 +24,17 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     pid: int
     version: str
     epoch: int = 0
+    fingerprint: str = ""  # of the certificate that an https address must present, see `gpulayer.protocol.pin`
+    certificate: str = ""  # that certificate as PEM, once it was compared: the only one that is trusted
+
+
+REMOTE = ("GPULAYER_URL", "GPULAYER_TOKEN", "GPULAYER_FINGERPRINT")
+"""The variables by which a person leads a client to a control plane on another machine."""
+
+
+def without_secrets() -> dict[str, str]:
+    """This process's environment for a child, which gets none of `REMOTE`: its token is this process's alone."""
+    return {name: value for name, value in os.environ.items() if name not in REMOTE}
 
 
 def machine_id() -> str:

@@ -47,6 +47,8 @@ class Kind(IntEnum):
     REPLY = 2
     MARK = 3
     TEXT = 4
+    STDOUT = 5  # of a command: bytes as it wrote them
+    STDERR = 6
 
 
 class RecordError(ValueError):

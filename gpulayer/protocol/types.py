@@ -164,7 +164,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     tail: str = ""  # the last lines of a process that died
     values: str = ""  # digest of the blob with the values of `CellSpec.outputs`; '' where none came back
     values_bytes: int = 0
-    files: str = ""  # digest of the manifest of the files of `CellSpec.output_globs`; '' where none were asked for
+    files: str = ""  # digest of the manifest of the files of `output_globs`; '' where none were asked for
+    unmatched: tuple[str, ...] = ()  # of these globs: those that name no file which the program made or changed
 
 
 class Reason(Struct, frozen=True, kw_only=True):

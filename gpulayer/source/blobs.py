@@ -6,6 +6,7 @@ small ones, they lie together in shared files: making 2,000 files takes longer t
     ab/abcd…      a blob of its own
     shared/NAME   bytes of blobs; an index of (SHA-256, offset, length); offset and length of the index, magic
     new/          what is being written; it is renamed into place when it is whole
+    partial/      what is here in part, and goes on some time: see `gpulayer.source.partial`
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["BlobError", "BlobReader", "Blobs", "Span", "SpanReader"]
+from gpulayer.source.spans import Span, SpanReader, read_at, write_all, write_pieces
+
+__all__ = ["BlobError", "BlobFile", "BlobReader", "Blobs", "Span", "SpanReader", "read_at", "write_all"]
 
 SHARED_BELOW_BYTES = 65_536
 """Smaller blobs may share a file: below, a copy costs about what a reflink does."""
@@ -34,15 +37,20 @@ SHARED_AT_LEAST = 16
 SHARED_FILE_BYTES = 1 << 22
 """About so large are shared files. A kill loses what is not yet in one, and nothing else of an upload."""
 
+USED_EVERY_S = 600.0
+"""So long the use of a file is not noted again."""
+
+_USED_FILES = 10_000
+_FOLDER = re.compile(r"[0-9a-f]{2}")
+PARTIAL_KEPT_S = 7 * 86_400.0
+"""So long after its last piece a blob that is here in part is kept."""
+
 _LEFT_OVER_S = 86_400.0
 _COARSE_NS = 50_000_000
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ROW = struct.Struct(">32sQQ")
 _FOOT = struct.Struct(">QQ8s")
 _MAGIC = b"GPLBLOB\x01"
-_READ_BYTES = 1 << 18
-_PIECES_AT_ONCE = 1024  # IOV_MAX
-_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -50,12 +58,12 @@ class BlobError(ValueError):
     """Bytes that are not what their digest says, or a digest that is none."""
 
 
-class Span(NamedTuple):
-    """Where a blob's bytes are."""
+class BlobFile(NamedTuple):
+    """A file that one blob lies in, or many."""
 
     path: str
-    offset: int  # bytes
     size: int  # bytes
+    used_at: float  # Unix time, seconds; right to some minutes
 
 
 class BlobReader:
@@ -81,13 +89,16 @@ class BlobReader:
         With sizes (bytes) a blob of another size is missing too: a power cut may have cut it short.
         """
         sizes: Mapping[str, int | None] = digests if isinstance(digests, Mapping) else dict.fromkeys(digests)
-        missing: list[str] = []
+        return [
+            digest
+            for (digest, size), span in zip(sizes.items(), self._spans(sizes), strict=True)
+            if span is None or (size is not None and span.size != size)
+        ]
+
+    def _spans(self, digests: Iterable[str]) -> list[Span | None]:
+        """`find` for many."""
         self._shared.look()
-        for digest, size in sizes.items():
-            span = self._shared.find(digest) or self._own(digest)
-            if span is None or (size is not None and span.size != size):
-                missing.append(digest)
-        return missing
+        return [self._shared.find(digest) or self._own(digest) for digest in digests]
 
     def read(self, digest: str) -> bytes:
         """A small blob's bytes. Raises FileNotFoundError where it is not here."""
@@ -116,9 +127,11 @@ class Blobs(BlobReader):
     def __init__(self, folder: Path):
         super().__init__(folder)
         self._new = folder / "new"
-        for made in (folder, folder / "shared", self._new):
+        for made in (folder, folder / "shared", folder / "partial", self._new):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._numbers = itertools.count()
+        self._gate = threading.Lock()  # whoever counts on a blob, and whoever removes one
+        self._used: dict[str, float] = {}  # when the time of a file was set
         self._clear_left_overs()
 
     def path(self, digest: str) -> Path:
@@ -129,6 +142,64 @@ class Blobs(BlobReader):
         """Store a blob; raises `BlobError`, and nothing is kept, when the bytes have another digest."""
         self._own_path(digest)
         self._store(digest, _checked(digest, chunks))
+
+    def adopt(self, digest: str, path: str) -> None:
+        """Let a file of the same disk be the blob: whoever calls has checked its bytes. Raises OSError."""
+        target = self._own_path(digest)
+        Path(target).parent.mkdir(mode=0o700, exist_ok=True)
+        os.replace(path, target)
+
+    def files(self) -> Iterator[BlobFile]:
+        """Every file that blobs lie in; what is on its way is not among them. Raises OSError."""
+        with os.scandir(self.folder) as entries:
+            folders = [entry.path for entry in entries if _FOLDER.fullmatch(entry.name)]
+        for folder in [*folders, f"{self.folder}/shared"]:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat()
+                        yield BlobFile(entry.path, status.st_size, status.st_mtime)
+
+    def in_file(self, path: str) -> list[str]:
+        """The digests of the blobs in a file of `files`."""
+        folder, name = os.path.split(path)
+        if os.path.basename(folder) != "shared":
+            return [name]
+        try:
+            index = _index_of(path) or b""
+        except FileNotFoundError:
+            return []
+        return [raw.hex() for raw, _, _ in _ROW.iter_unpack(index)]
+
+    def used(self, digests: Iterable[str]) -> None:
+        """Note, with their files, that these blobs are used now: the times of files are what is looked at."""
+        now = time.time()
+        if len(self._used) > _USED_FILES:
+            self._used.clear()
+        for path in {span.path for span in self._spans(digests) if span is not None}:
+            if now - self._used.get(path, 0.0) > USED_EVERY_S:
+                self._used[path] = now
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(path)
+
+    def claim(self, digests: Mapping[str, int]) -> list[str]:
+        """`missing`; those that are here are used from now on."""
+        with self._gate:
+            self.used(digests)
+            return self.missing(digests)
+
+    def remove(self, file: BlobFile) -> bool:
+        """Remove a file with the blobs in it, unless it was used meanwhile; whether it is gone. Raises OSError."""
+        digests = self.in_file(file.path)
+        try:
+            with self._gate:
+                if os.stat(file.path).st_mtime != file.used_at:
+                    return False
+                os.unlink(file.path)
+        except FileNotFoundError:
+            pass
+        self._shared.forget({file.path}, map(bytes.fromhex, digests))
+        return True
 
     def take(self, blobs: Iterable[tuple[str, int, Iterable[bytes]]]) -> int:
         """Store blobs whose digests are checked while their bytes are read, as `read_pack` gives them; how many.
@@ -158,7 +229,7 @@ class Blobs(BlobReader):
         Path(target).parent.mkdir(mode=0o700, exist_ok=True)
         with self._new_file(target) as descriptor:
             for chunk in chunks:
-                _write_all(descriptor, chunk)
+                write_all(descriptor, chunk)
 
     def _store_gathered(self, gathered: list[tuple[str, bytes]]) -> None:
         if len(gathered) < SHARED_AT_LEAST:
@@ -173,7 +244,7 @@ class Blobs(BlobReader):
             end += len(data)
         index = b"".join(rows)
         with self._new_file(target) as descriptor:
-            _write_pieces(descriptor, [*(data for _, data in gathered), index, _FOOT.pack(end, len(index), _MAGIC)])
+            write_pieces(descriptor, [*(data for _, data in gathered), index, _FOOT.pack(end, len(index), _MAGIC)])
         self._shared.add(target, index)
 
     @contextlib.contextmanager
@@ -193,11 +264,20 @@ class Blobs(BlobReader):
 
     def _clear_left_overs(self) -> None:
         """What a killed process was writing; whatever is a day old, nobody is writing any more."""
-        with os.scandir(self._new) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    if entry.stat().st_mtime < time.time() - _LEFT_OVER_S:
-                        os.unlink(entry.path)
+        clear_old(self._new, _LEFT_OVER_S)
+        clear_old(self.folder / "partial", PARTIAL_KEPT_S)
+
+
+def clear_old(folder: Path, age_s: float) -> int:
+    """Remove the files of a folder that were not written for so long; how many. Raises OSError."""
+    removed = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat().st_mtime < time.time() - age_s:
+                    os.unlink(entry.path)
+                    removed += 1
+    return removed
 
 
 class _Shared:
@@ -226,6 +306,15 @@ class _Shared:
             self._known.add(path)
             self._where.update((raw, Span(path, offset, size)) for raw, offset, size in _ROW.iter_unpack(index))
 
+    def forget(self, paths: set[str], raws: Iterable[bytes]) -> None:
+        """Files are gone: those of these blobs that lay in them lack."""
+        with self._lock:
+            self._known -= paths
+            for raw in raws:
+                span = self._where.get(raw)
+                if span is not None and span.path in paths:
+                    del self._where[raw]
+
     def look(self) -> bool:
         """Take in files that this process does not know yet; whether there may have been some."""
         try:
@@ -237,55 +326,16 @@ class _Shared:
         # A clock may be coarse: of a folder that changed just now more may change without another stamp.
         self._stamp_ns = stamp_ns if time.time_ns() - stamp_ns > _COARSE_NS else -1
         with os.scandir(self._folder) as entries:
-            unknown = [entry.path for entry in entries if entry.path not in self._known]
+            there = {entry.path for entry in entries}
+        unknown = there - self._known
+        if gone := self._known - there:  # somebody made room
+            self.forget(gone, list(self._where))
         for path in unknown:
             with contextlib.suppress(FileNotFoundError):  # somebody just removed it
                 index = _index_of(path)
                 if index is not None:
                     self.add(path, index)
         return bool(unknown)
-
-
-class SpanReader:
-    """Reads spans; holds the file of the last one open, since the next is mostly in it too. Not for two threads."""
-
-    def __init__(self) -> None:
-        self._path = ""
-        self._descriptor = -1
-
-    def __enter__(self) -> SpanReader:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor, self._path = -1, ""
-
-    def descriptor(self, path: str) -> int:
-        """The file, open for reading until the next call. Raises OSError."""
-        if path != self._path:
-            self.__exit__()
-            self._descriptor = os.open(path, _FLAGS)
-            self._path = path
-        return self._descriptor
-
-    def chunks(self, span: Span, chunk_bytes: int = _READ_BYTES) -> Iterator[bytes]:
-        """The span's bytes, fewer where the file is cut short. Raises OSError."""
-        at, end = span.offset, span.offset + span.size
-        while at < end:
-            data = read_at(self.descriptor(span.path), min(chunk_bytes, end - at), at)
-            if not data:
-                return
-            at += len(data)
-            yield data
-
-
-def read_at(descriptor: int, size: int, offset: int) -> bytes:
-    """Bytes of an open file, wherever it stands."""
-    if hasattr(os, "pread"):
-        return os.pread(descriptor, size, offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)  # Windows
-    return os.read(descriptor, size)
 
 
 def _index_of(path: str) -> bytes | None:
@@ -309,21 +359,3 @@ def _checked(digest: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield chunk
     if hasher.hexdigest() != digest:
         raise BlobError(f"blob {digest[:12]}…: the bytes that came have digest {hasher.hexdigest()[:12]}…")
-
-
-def _write_pieces(descriptor: int, pieces: list[bytes]) -> None:
-    """Write many small pieces, without joining megabytes where the system can."""
-    if not hasattr(os, "writev"):  # Windows
-        _write_all(descriptor, b"".join(pieces))
-        return
-    for begin in range(0, len(pieces), _PIECES_AT_ONCE):
-        some = pieces[begin : begin + _PIECES_AT_ONCE]
-        written = os.writev(descriptor, some)
-        if written < sum(map(len, some)):  # a signal, or a disk that is getting full
-            _write_all(descriptor, b"".join(some)[written:])
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]

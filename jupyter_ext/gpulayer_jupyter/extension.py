@@ -14,7 +14,7 @@ from typing import Any
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Unicode, default
 
-from gpulayer.protocol.endpoint import data_folder
+from gpulayer.protocol.endpoint import REMOTE, data_folder
 from gpulayer_jupyter.host import Host
 from gpulayer_jupyter.place import Remote
 from gpulayer_jupyter.proxy import Bridge, handlers
@@ -37,9 +37,20 @@ class GpulayerApp(ExtensionApp):
         help="The data folder of the control plane, on a local disk. Default: GPULAYER_DATA, else this user's own."
     ).tag(config=True)
     url = Unicode(
-        help="The address of a control plane elsewhere. With it none is held here; the panel shows that one."
+        help="The address of a control plane elsewhere. With it none is held here; the panel shows that one. "
+        "Default: GPULAYER_URL."
     ).tag(config=True)
-    token_file = Unicode(help="The file (mode 0600) that holds the token for `url`.").tag(config=True)
+    token_file = Unicode(
+        help="The file (mode 0600) that holds the token for `url`. Without it GPULAYER_TOKEN counts."
+    ).tag(config=True)
+    fingerprint = Unicode(
+        help="The fingerprint of the certificate of `url`, as `gpulayer up` shows it there. Default: "
+        "GPULAYER_FINGERPRINT, and where that is not set, what this system trusts."
+    ).tag(config=True)
+    listen = Unicode(
+        help="HOST:PORT at which other machines join the control plane that is held here, by TLS. "
+        "Default: where they did before, and nowhere if nobody ever said."
+    ).tag(config=True)
     local_worker = Bool(help="Whether to start a worker on this machine. Default: yes, but on Windows.").tag(
         config=True
     )
@@ -56,6 +67,14 @@ class GpulayerApp(ExtensionApp):
     def _default_local_worker_arguments(self) -> str:
         return os.environ.get("GPULAYER_LOCAL_WORKER", "")
 
+    @default("url")
+    def _default_url(self) -> str:
+        return os.environ.get("GPULAYER_URL", "")
+
+    @default("fingerprint")
+    def _default_fingerprint(self) -> str:
+        return os.environ.get("GPULAYER_FINGERPRINT", "")
+
     # ---------------------------------------------------------------- its life
 
     def initialize_handlers(self) -> None:
@@ -67,10 +86,15 @@ class GpulayerApp(ExtensionApp):
         folder = self._folder()
         if self.url:
             token_file = Path(self.token_file).expanduser().absolute() if self.token_file else None
-            self.place = self.remote = Remote(self.url, token_file, folder)
+            token = os.environ.get("GPULAYER_TOKEN", "").strip()
+            self.place = self.remote = Remote(self.url, token_file, folder, token=token, fingerprint=self.fingerprint)
         else:
             arguments = tuple(shlex.split(self.local_worker_arguments))
-            self.place = self.host = Host(folder, local_worker=self.local_worker, worker_arguments=arguments)
+            self.place = self.host = Host(
+                folder, local_worker=self.local_worker, worker_arguments=arguments, listen=self.listen
+            )
+        for name in REMOTE:  # kernels find what they need in their endpoint.json, and no token in their environment
+            os.environ.pop(name, None)
         bridge = Bridge(place=self.place, thread=self.thread, tunnels=self.tunnels)
         self.handlers.extend(handlers(bridge))  # pyright: ignore[reportArgumentType]
 

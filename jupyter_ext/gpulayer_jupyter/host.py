@@ -34,9 +34,17 @@ class Host:
     `run` and `stop` belong to one loop, on which the control plane lives; `endpoint` and `status` to any thread.
     """
 
-    def __init__(self, data: Path, *, local_worker: bool = True, worker_arguments: tuple[str, ...] = ()):
-        """`local_worker`: start a worker on this machine, with these further arguments, once the folder is ours."""
+    def __init__(
+        self, data: Path, *, local_worker: bool = True, worker_arguments: tuple[str, ...] = (), listen: str = ""
+    ):
+        """A control plane that is not held yet.
+
+        Arguments:
+            local_worker: start a worker on this machine, with these further arguments, once the folder is ours.
+            listen: HOST:PORT for other machines; '': where they found it before, if they did.
+        """
         self._data = data
+        self._listen = listen
         self._local_worker = local_worker
         self._worker_arguments = worker_arguments
         self._state: State = "starting"
@@ -99,12 +107,14 @@ class Host:
 
     async def _hold(self) -> bool:
         """Take the folder, wait for it where another holds it, and serve; whether it came so far."""
+        from gpulayer_server.datafolder import read_listen
         from gpulayer_server.service import Service  # it takes its time, and there are systems that lack its needs
 
+        listen = read_listen(self._listen) if self._listen else None
         folder = await self._take()
         if folder is None:
             return False
-        service = Service(folder)
+        service = Service(folder, listen=listen)
         await service.start()
         self._service, self._state, self._failure = service, "holds", ""
         try:
@@ -166,7 +176,7 @@ class Host:
     def _fail(self, error: Exception) -> None:
         text = f"the control plane can't run: {error}"
         if self._state != "failed" or self._failure != text:
-            known = isinstance(error, (RuntimeError, OSError, ImportError))
+            known = isinstance(error, (RuntimeError, OSError, ImportError, ValueError))
             log.error("%s", text, exc_info=None if known else error)
         self._state, self._failure = "failed", text
 

@@ -33,10 +33,12 @@ RESOURCE = "gpulayer"
 _WORKER_TOKEN = "Bearer gl-worker-"
 _SMALL_BYTES = 65_536  # a body that is held, so that it can be sent again where the control plane has moved
 _MAX_UPLOAD_BYTES = 8 << 30  # the control plane has its own limit, and says so
-_TO_UPSTREAM = ("Accept", "Content-Type", "Content-Encoding", "If-None-Match", "Range")
+_TO_UPSTREAM = (
+    *("Accept", "Content-Type", "Content-Encoding", "If-None-Match", "Range", "Upload-Offset", "Upload-Checksum"),
+)
 _TO_CLIENT = (
     *("Content-Type", "Content-Length", "Content-Encoding", "Content-Range", "Accept-Ranges", "Cache-Control", "ETag"),
-    *("Retry-After", "Last-Modified"),
+    *("Retry-After", "Last-Modified", "Upload-Offset"),
 )
 _HANDSHAKE = ("Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Extensions", "Sec-WebSocket-Protocol")
 _HANDSHAKE_ANSWER = ("Sec-WebSocket-Accept", "Sec-WebSocket-Extensions", "Sec-WebSocket-Protocol")
@@ -57,7 +59,7 @@ def handlers(bridge: Bridge) -> list[tuple[str, type[web.RequestHandler], dict[s
     return [
         (r"gpulayer/status", StatusHandler, given),
         (r"gpulayer(/v1/(?:worker|join))", WorkerHandler, given),
-        (r"gpulayer(/v1/(?:blobs|bundles|health)(?:/.*)?)", SharedHandler, given),
+        (r"gpulayer(/v1/(?:blobs|bundles|uploads|health)(?:/.*)?)", SharedHandler, given),
         (r"gpulayer(/v1/.*)", ProxyHandler, given),
     ]
 
@@ -345,7 +347,7 @@ class WorkerHandler(_Proxy):
 
 
 class SharedHandler(_Proxy):
-    """gpulayer/v1/blobs…, bundles… and health, for those whom Jupyter knows and for workers."""
+    """gpulayer/v1/blobs…, bundles…, uploads… and health, for those whom Jupyter knows and for workers."""
 
     @property
     def _of_worker(self) -> bool:
@@ -375,4 +377,9 @@ class SharedHandler(_Proxy):
     @allow_unauthenticated
     async def post(self, path: str) -> None:
         """Write."""
+        await self.forward()
+
+    @allow_unauthenticated
+    async def patch(self, path: str) -> None:
+        """A chunk of a blob."""
         await self.forward()

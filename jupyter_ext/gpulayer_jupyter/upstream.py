@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from tornado.iostream import IOStream, StreamClosedError
 from tornado.tcpclient import TCPClient
 
 from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.pin import PinError, context_of
 from gpulayer_jupyter.place import Place
 
 _CONNECT_S = 10.0
@@ -172,6 +172,8 @@ async def connect(place: Place) -> Exchange:
         if endpoint is not None:
             try:
                 return Exchange(endpoint, await _connected(endpoint))
+            except PinError as error:
+                raise Away(f"{error}; name the right one with GpulayerApp.fingerprint") from error
             except (OSError, StreamClosedError, asyncio.TimeoutError) as error:
                 why = f"{endpoint.url} does not answer: {error}"
         status = place.status()
@@ -204,7 +206,9 @@ async def ask(place: Place, request: Request, body: bytes = b"") -> tuple[Exchan
 
 async def _connected(endpoint: Endpoint) -> IOStream:
     url = urllib.parse.urlsplit(endpoint.url)
-    tls = ssl.create_default_context() if url.scheme == "https" else None
+    tls = None
+    if url.scheme == "https":  # what is pinned is compared first, which takes a connection of its own
+        tls = await asyncio.to_thread(context_of, endpoint)
     port = url.port or (443 if tls else 80)
     stream = await TCPClient().connect(url.hostname or "", port, ssl_options=tls, timeout=_CONNECT_S)
     stream.set_nodelay(True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +13,15 @@ from gpulayer.protocol.types import Problem
 
 ADMIN = "admin"
 """The role of the token in `endpoint.json`."""
+
+SUBMITTER = "submitter"
+"""The role of who submits work: its jobs and sessions are its token's name's, and it touches no others'."""
+
+READER = "reader"
+"""The role of who only looks."""
+
+METRICS = "metrics"
+"""The role of what reads the metrics, and nothing else."""
 
 JOIN = "join"
 """The role of a token that a person pastes on another machine: good for a credential, and for nothing else."""
@@ -19,6 +31,8 @@ WORKER = "worker"
 
 KEPT_S = 7 * 86_400.0
 """How long a token that let nobody in any more is still listed. Revoked credentials stay: their workers are told."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9._@-]+")
 
 State = Literal["live", "used", "expired", "revoked"]
 
@@ -65,12 +79,25 @@ def ended(token: Token, state: State) -> Problem:
     """What is said to whoever brings a token that is good for nothing any more."""
     what = f"the credential of worker {token.name}" if token.role == WORKER else f"the token {token.name}"
     words = {"revoked": "was revoked", "expired": "has expired", "used": f"was used already, by {token.used_by}"}
-    return Problem(
-        status=401,
-        code=f"token_{state}",
-        title=f"{what} {words[state]}",
-        detail="ask whoever runs the control plane for a new join line",
-    )
+    detail = "ask whoever runs the control plane for a new join line"
+    if token.role not in (JOIN, WORKER):
+        detail = f"ask whoever runs the control plane for another one, which {create(token.role, token.name)} makes"
+    return Problem(status=401, code=f"token_{state}", title=f"{what} {words[state]}", detail=detail)
+
+
+def create(role: str, name: str = "NAME") -> str:
+    """The command that makes a token of a role."""
+    if role == JOIN:
+        return "`gpulayer token create --role join`"
+    named = name if _PLAIN.fullmatch(name) else shlex.quote(name)
+    return f"`gpulayer token create --role {role} --name {named}`"
+
+
+def wrong_role(role: str, what: str, needed: Sequence[str]) -> Problem:
+    """What is said to whoever brings a token that may not do this. `needed`: the roles that may, the least first."""
+    names = f"{', '.join(needed[:-1])} or {needed[-1]}" if len(needed) > 1 else needed[0]
+    detail = f"{what} needs a token of the role {names}, which {create(needed[0])} makes on the control plane's machine"
+    return Problem(status=403, code="wrong_role", title=f"a token of the role {role} may not do this", detail=detail)
 
 
 def sha256(token: str) -> bytes:

@@ -12,6 +12,7 @@ import msgspec
 
 from gpulayer.protocol.endpoint import Endpoint, read_endpoint, write_private
 from gpulayer.protocol.localdisk import network_filesystem
+from gpulayer.protocol.types import Struct
 
 
 class DataFolderError(RuntimeError):
@@ -20,6 +21,27 @@ class DataFolderError(RuntimeError):
 
 class FolderHeld(DataFolderError):
     """Another control plane holds the folder."""
+
+
+class Listen(Struct, frozen=True, kw_only=True):
+    """Where a control plane listens for other machines: what `listen.json` remembers."""
+
+    host: str  # as it was named: an address, a name, or '0.0.0.0' for all
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Its address as others write it."""
+        return f"https://[{self.host}]:{self.port}" if ":" in self.host else f"https://{self.host}:{self.port}"
+
+
+def read_listen(text: str) -> Listen:
+    """`HOST:PORT` or `[IPV6]:PORT`. Raises ValueError that says what is wrong."""
+    host, colon, port = text.strip().rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not bare or not port.isdecimal() or int(port) > 65_535 or (":" in bare and bare == host):
+        raise ValueError(f"{text[:100]!r} is not an address such as 192.168.1.50:8443 or [::]:8443")
+    return Listen(host=bare, port=int(port))
 
 
 class DataFolder:
@@ -51,6 +73,21 @@ class DataFolder:
         """The port of the last holder: workers look there first."""
         last = read_endpoint(self.path)
         return int(last.url.rsplit(":", 1)[1]) if last else 0
+
+    @property
+    def listen(self) -> Listen | None:
+        """Where the last holder listened for other machines, None where it didn't."""
+        try:
+            return msgspec.json.decode((self.path / "listen.json").read_bytes(), type=Listen)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def remember(self, listen: Listen) -> None:
+        """Whoever holds this folder next listens there too. Raises `DataFolderError`."""
+        try:
+            write_private(self.path / "listen.json", msgspec.json.encode(listen))
+        except OSError as error:
+            raise DataFolderError(f"{self.path}/listen.json can't be written: {error.strerror}") from error
 
     def publish(self, endpoint: Endpoint) -> None:
         """Say where this control plane listens. Raises `DataFolderError`."""

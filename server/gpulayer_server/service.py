@@ -13,14 +13,17 @@ import sys
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer
+from tornado.web import Application
 
 from gpulayer._version import __version__
-from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.endpoint import Endpoint, without_secrets
 from gpulayer.protocol.types import FRAME_DATA_BYTES
 from gpulayer_server.core.events import LocalWorkerExpected, ShutdownWanted
 from gpulayer_server.core.state import Settings
-from gpulayer_server.datafolder import DataFolder
+from gpulayer_server.datafolder import DataFolder, Listen
+from gpulayer_server.http import listen as listening
 from gpulayer_server.http.app import make_app
+from gpulayer_server.listening import MAX_BUFFER_BYTES, Listener
 from gpulayer_server.shell import Shell
 
 log = logging.getLogger("gpulayer.server")
@@ -29,34 +32,58 @@ log = logging.getLogger("gpulayer.server")
 class Service:
     """One control plane in one data folder. Use it on one loop, which owns its thread."""
 
-    def __init__(self, data: Path | DataFolder, *, port: int = 0, settings: Settings | None = None):
-        """`data`: a folder, which is taken now, or one that was taken. Raises as `DataFolder` does."""
+    def __init__(
+        self,
+        data: Path | DataFolder,
+        *,
+        port: int = 0,
+        settings: Settings | None = None,
+        listen: Listen | None = None,
+    ):
+        """A control plane that is not started yet.
+
+        Arguments:
+            data: a folder, which is taken now, or one that was taken.
+            port: on loopback; 0: the last one, or any.
+            listen: where other machines find it, by TLS; None: where they did before, and nowhere if nobody ever said.
+
+        Raises as `DataFolder` does.
+        """
         self.folder = data if isinstance(data, DataFolder) else DataFolder(data)
         self.data = self.folder.path
         self._wanted_port = port
+        self._wanted_listen = listen
         self._workers: list[subprocess.Popen[bytes]] = []  # that were started here
         self._settings = settings
 
     async def start(self) -> Endpoint:
         """Load the store, listen, say where. The epoch is on disk before the port is open.
 
-        Raises `StoreError` or `DataFolderError`; the folder is free then.
+        Raises `StoreError`, `DataFolderError` or `ListenError`; the folder is free then.
         """
         try:
             self.shell = Shell(self.folder, self._settings)
         except BaseException:
             self.folder.close()
             raise
-        try:
-            return self._listen()
-        except BaseException:
-            await self.shell.close()
-            raise
-
-    def _listen(self) -> Endpoint:
         token = secrets.token_urlsafe(32)
         app = make_app(self.shell, token, getpass.getuser())
-        self._server = HTTPServer(app, max_buffer_size=128 * 1024 * 1024, chunk_size=FRAME_DATA_BYTES)
+        self.listener = app.settings[listening.SETTING] = Listener(app, self.folder)
+        app.add_handlers(".*", [("/v1/listen", listening.ListenHandler, app.settings["default_handler_args"])])
+        try:
+            if self._wanted_listen is not None:
+                await self.listener.open(self._wanted_listen)
+            endpoint = self._listen(app, token)
+        except BaseException:
+            await self.listener.close()
+            await self.shell.close()
+            raise
+        if self._wanted_listen is None:
+            self.listener.reopen()
+        return endpoint
+
+    def _listen(self, app: Application, token: str) -> Endpoint:
+        self._server = HTTPServer(app, max_buffer_size=MAX_BUFFER_BYTES, chunk_size=FRAME_DATA_BYTES)
         listening = _bind(self._wanted_port or self.folder.last_port)
         self._server.add_sockets([listening])
         port = listening.getsockname()[1]
@@ -76,6 +103,7 @@ class Service:
         with (logs / "local-worker.log").open("ab") as output:
             worker = subprocess.Popen(
                 [*command, "--data", str(self.data / "worker"), *arguments],
+                env=without_secrets(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -83,6 +111,11 @@ class Service:
             )
         self._workers.append(worker)
         return worker
+
+    @property
+    def live_jobs(self) -> int:
+        """How many jobs have not ended."""
+        return len(self.shell.plane.jobs)
 
     async def until_unused(self, idle_s: float) -> None:
         """Return once there has been no client, live job or session for `idle_s` seconds."""
@@ -102,6 +135,7 @@ class Service:
                     break
                 await asyncio.sleep(0.05)
         self._server.stop()
+        await self.listener.close()
         await self.shell.close()
         await self._server.close_all_connections()
 

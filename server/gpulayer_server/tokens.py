@@ -15,7 +15,7 @@ from gpulayer_server.store.rows import Op, put_token
 
 
 class Connection(Protocol):
-    """A worker's connection, as the tokens need it."""
+    """A connection that somebody's token opened, as the tokens need it."""
 
     def cut_off(self, problem: Problem) -> None: ...
 
@@ -24,6 +24,10 @@ class Writer(Protocol):
     """Commits rows: the shell."""
 
     def write(self, ops: list[Op], reply: Callable[[JobView | Problem | None], None]) -> None: ...
+
+
+def _conflict(code: str, title: str, detail: str) -> Problem:
+    return Problem(status=409, code=code, title=title, detail=detail)
 
 
 class AuthError(Exception):
@@ -47,7 +51,7 @@ class Tokens:
         self._by_id: dict[str, Token] = {}
         self._by_hash: dict[bytes, str] = {}
         self._turn = asyncio.Lock()
-        self._connections: dict[str, set[Connection]] = {}  # by the ids of the credentials
+        self._connections: dict[str, set[Connection]] = {}  # by the ids of the tokens
         for token in tokens:
             self._keep(token)
 
@@ -73,9 +77,15 @@ class Tokens:
     # ---------------------------------------------------------------- making and revoking
 
     async def make(self, *, role: str, name: str, expires_s: float | None, single_use: bool) -> tuple[Token, str]:
-        """A new token, and its text: the only time that anybody sees it. Raises `AuthError`."""
+        """A new token, and its text: the only time that anybody sees it.
+
+        Its name is that of no other token that lives: 409 else. Raises `AuthError`.
+        """
         async with self._turn:
             now = self._clock()
+            if name and any(each.role != WORKER for each in self._named(name, live=True)):
+                detail = "choose another name, or end that one first: `gpulayer token revoke NAME`"
+                raise AuthError(_conflict("name_taken", f"a token named {name} is there already", detail))
             expires_at = now + expires_s if expires_s is not None else None
             token, text = self._new(role, name, now, expires_at=expires_at, single_use=single_use)
             old = [each.id for each in self._by_id.values() if long_ended(each, now)]
@@ -84,22 +94,37 @@ class Tokens:
         return token, text
 
     async def revoke(self, name: str, *, workers: bool = False) -> bool:
-        """End a token by its id, now; whether there is one. Who came in by a credential is cut off at once.
+        """End a token by its id or name, now; whether there is one. Who came in by it is cut off at once.
 
+        A name is looked for among the tokens that live, workers' credentials too: of several none is ended (409).
         Workers that joined by a join token have credentials of their own, and stay: only with `workers` these end
         too, as when the token came into wrong hands. Raises `AuthError`.
         """
         async with self._turn:
-            token = self._by_id.get(name)
+            token = self._by_id.get(name) or self._one_named(name)
             if token is None:
                 return False
             now = self._clock()
-            issued = [each for each in self._by_id.values() if each.issued_by == name] if workers else []
+            issued = [each for each in self._by_id.values() if each.issued_by == token.id] if workers else []
             ending = [each.id for each in [token, *issued] if each.revoked_at is None]
             ops: list[Op] = [("revoke_token", (now, each)) for each in ending]
             if ops:
                 await self._commit(ops, lambda: self._revoked(ending, now))
         return True
+
+    def _named(self, name: str, *, live: bool) -> list[Token]:
+        now = self._clock()
+        found = [each for each in self._by_id.values() if each.name == name]
+        return [each for each in found if not live or each.state(now) == "live"]
+
+    def _one_named(self, name: str) -> Token | None:
+        """The token that a name means; one that has ended where none lives. Raises `AuthError` where several do."""
+        live = self._named(name, live=True)
+        if len(live) > 1:
+            which = ", ".join(f"{each.id} ({each.role})" for each in live)
+            title = f"{len(live)} tokens are named {name}"
+            raise AuthError(_conflict("several_tokens", title, f"name one by its id: {which}"))
+        return next(iter(live or self._named(name, live=False)), None)
 
     # ---------------------------------------------------------------- joining
 
@@ -145,7 +170,7 @@ class Tokens:
     # ---------------------------------------------------------------- connections
 
     def opened(self, token: Token, connection: Connection) -> None:
-        """A worker is connected by this credential."""
+        """Somebody is connected by this token."""
         self._connections.setdefault(token.id, set()).add(connection)
 
     def closed(self, token: Token, connection: Connection) -> None:

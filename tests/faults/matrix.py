@@ -29,6 +29,7 @@ class Expect:
     output: str = "whole"  # 'whole', or 'spooled': what had reached the spool
     signal: int | None = None
     problem: str = ""
+    exit_code: int | None = None
 
 
 _WHOLE = Expect()
@@ -107,16 +108,22 @@ def words(expect: Expect | None) -> str:
         return "–"
     output = "all output once" if expect.output == "whole" else "what was spooled, once"
     why = f" ({expect.problem})" if expect.problem else ""
+    why = why or (f" (exit code {expect.exit_code})" if expect.exit_code is not None else "")
     return f"{expect.state}{why}, {output}"
 
 
-def markdown() -> str:
-    """The matrix as a table."""
-    lines = ["| step | " + " | ".join(MATRIX) + " |", "|---" * (len(MATRIX) + 1) + "|"]
-    for number, (name, _, _) in STEPS.items():
-        row = [words(expectations.get(number)) for expectations in MATRIX.values()]
+def table(steps: dict[int, tuple[str, str, str]], matrix: dict[str, dict[int, Expect]]) -> str:
+    """A matrix as a table."""
+    lines = ["| step | " + " | ".join(matrix) + " |", "|---" * (len(matrix) + 1) + "|"]
+    for number, (name, _, _) in steps.items():
+        row = [words(expectations.get(number)) for expectations in matrix.values()]
         lines.append(f"| {number} {name} | " + " | ".join(row) + " |")
     return "\n".join(lines)
+
+
+def markdown() -> str:
+    """The matrix of cells as a table."""
+    return table(STEPS, MATRIX)
 
 
 if __name__ == "__main__":

@@ -338,7 +338,10 @@ def test_tokens_that_let_nobody_in(home: Deployment) -> None:
     assert home.request("POST", "/v1/join", token=used, json=body).status_code == 201
     assert "refuses it: the token spent was used already, by theta: ask" in refused(home, url, "--token", used)
     wrong = refused(home, url, "--token", home.plane.endpoint.token)
-    assert wrong.endswith("a token of the role admin may not do this: POST /v1/join needs a token of the role join")
+    assert wrong.endswith(
+        "a token of the role admin may not do this: POST /v1/join needs a token of the role join, which "
+        "`gpulayer token create --role join` makes on the control plane's machine"
+    )
 
 
 def test_addresses_that_are_none(home: Deployment) -> None:

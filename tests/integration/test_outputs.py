@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulayer.notebook.files import Files, FilesRefused, Home
+from gpulayer.client.files import Files, FilesRefused, Home
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.types import JobView, Outcome, State
 from gpulayer.source import FileEntry, Manifest, iter_pack

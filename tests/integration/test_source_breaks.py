@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpulayer.notebook import folder as folder_module
+from gpulayer.client import sending as sending_module
 from gpulayer.notebook.folder import Source
 from gpulayer.protocol.endpoint import Endpoint, write_private
 from gpulayer.source import scan
@@ -111,7 +111,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     """A notebook's side that tries again soon."""
-    monkeypatch.setattr(folder_module, "PAUSES_S", (0.1,) * 10)
+    monkeypatch.setattr(sending_module, "PAUSES_S", (0.1,) * 10)
     return Source(tmp_path / "client")
 
 
@@ -168,7 +168,7 @@ def test_a_file_that_changes_between_scan_and_send_never_gets_in_under_its_old_d
 ) -> None:
     bundle = source.scan(str(home))
     (home / "large_03.bin").write_bytes(os.urandom(1_000_000))
-    with pytest.raises(folder_module.SourceRefused, match=r"large_03\.bin changed while it was sent; run it again"):
+    with pytest.raises(sending_module.SourceRefused, match=r"large_03\.bin changed while it was sent; run it again"):
         source.send(bundle, plane.plane.endpoint, lambda text: None)
     assert plane.request("GET", f"/v1/blobs/{bundle.manifest.digest}").status_code == 404
     again = source.scan(str(home))

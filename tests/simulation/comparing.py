@@ -22,7 +22,8 @@ def _tasks(plane: Plane) -> Iterator[str]:
         if all(task.done for task in job.tasks):
             yield f"the plane remembers job {job.id}, which is done"
     for task in plane.tasks.values():
-        if (task.state is State.QUEUED) != (task.id in plane.queue):
+        waits = plane.jobs[task.job].waits_for
+        if (task.state is State.QUEUED and not waits) != (task.id in plane.queue):
             yield f"task {task.id} is {task.state.value}, in the queue: {task.id in plane.queue}"
         attempt = task.attempt
         if task.live and (attempt is None or attempt.over or plane.attempts.get(attempt.id) is not attempt):
@@ -38,10 +39,16 @@ def _queue(plane: Plane) -> Iterator[str]:
         if name not in plane.tasks:
             yield f"{name} waits, and is no task"
             return
-    for key in plane.queue.classes():
-        order = [plane.jobs[plane.tasks[task].job].n for task in plane.queue.members(key)]
+    for _, key in plane.queue.heads():
+        order = [_order(plane, task) for task in plane.queue.members(key)]
         if order != sorted(order):
             yield f"class {key} waits in the order {order}"
+
+
+def _order(plane: Plane, name: str) -> tuple[int, int, int]:
+    task = plane.tasks[name]
+    job = plane.jobs[task.job]
+    return (-job.spec.priority, job.n, task.index)
 
 
 def _workers(plane: Plane) -> Iterator[str]:
@@ -95,7 +102,7 @@ def differences(one: Plane, other: Plane) -> str:
 def _known(plane: Plane) -> dict[str, Any]:
     """What a plane knows, without what ends with its process."""
     known: dict[str, Any] = {"last job": plane.last_job_n, "queue": list(plane.queue)}
-    known["keys"] = {key: name for key, name in plane.keys.items() if key not in plane.done}
+    known["keys"] = {key: name for key, name in plane.keys.items() if name not in plane.done}
     known["ended sessions"] = dict(plane.ended_sessions)
     for job in plane.jobs.values():
         known[f"job {job.id}"] = _job(job)

@@ -7,7 +7,7 @@ then the unit's marks, messages, replies and closes leave. A failed commit rebui
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpulayer.protocol.messages import (
@@ -22,7 +22,7 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
     from_worker,
 )
-from gpulayer.protocol.types import JobView, Problem
+from gpulayer.protocol.types import JobView, Problem, State
 from gpulayer_server.core.events import (
     Effects,
     Event,
@@ -34,7 +34,7 @@ from gpulayer_server.core.events import (
     WorkerSaid,
 )
 from gpulayer_server.core.plane import Plane
-from gpulayer_server.core.state import Job, Settings
+from gpulayer_server.core.state import Job, JobKey, Settings
 from gpulayer_server.core.views import job_view, stored_view
 from gpulayer_server.store.database import Store, StoreError
 from gpulayer_server.store.rows import Op, encode
@@ -69,6 +69,7 @@ class ServerSocket:
         self.end = end
         self.conn = 0
         self.dropped = False
+        self._heard_words: list[WorkerMessage] = []
         self._said: list[ServerMessage] = []  # answers that may be given again: a resend is harmless
         end.heard, end.closed = self._heard, self._closed
 
@@ -77,6 +78,7 @@ class ServerSocket:
         for message in from_worker(data):
             if not self.dropped:
                 self._take(message, acks)
+        self._hand_over()
         if acks:
             self.send([Ack(attempt=attempt, offset=offset) for attempt, offset in acks.items()])
 
@@ -87,21 +89,28 @@ class ServerSocket:
                 try:
                     length = plane.output(self.conn, message)
                 except StreamGap:
+                    self._hand_over()
                     plane.bytes_missing()
                     self.drop("bytes are missing")
                     return
                 if length is not None:
                     acks[message.attempt] = length
             case Hello():
+                self._hand_over()
                 if self.conn == 0:
                     self.conn = plane.connect(self)
                 acked = {held.attempt: plane.streams.length(held.attempt) for held in message.attempts}
                 plane.handle(WorkerConnected(conn=self.conn, hello=message, acked=acked))
-            case Finished():
-                length = plane.streams.length(message.attempt)
-                plane.handle(WorkerSaid(conn=self.conn, message=message, acked=length))
             case _:
-                plane.handle(WorkerSaid(conn=self.conn, message=message))
+                self._heard_words.append(message)
+
+    def _hand_over(self) -> None:
+        """The rest of a frame is one event."""
+        words, self._heard_words = tuple(self._heard_words), []
+        if words:
+            lengths = self.control_plane.streams.length
+            acked = {each.attempt: lengths(each.attempt) for each in words if isinstance(each, Finished)}
+            self.control_plane.handle(WorkerSaid(conn=self.conn, messages=words, acked=acked))
 
     def send(self, messages: list[ServerMessage]) -> None:
         """One frame to the worker."""
@@ -159,6 +168,7 @@ class ControlPlane(Process):
         self._sockets: list[ServerSocket] = []
         self.outbox: deque[Unit] = deque()
         self.failing = False
+        self.coming: dict[JobKey, list[Callable[[], None]]] = {}  # batches: none here
         self._requests: dict[int, Reply] = {}
         self._request_n = 0
         self._waiting: list[list[Op]] = []  # units that the committer has not taken yet
@@ -269,6 +279,11 @@ class ControlPlane(Process):
         """A job of the past that this key made."""
         return None if (owner, key) in self.plane.keys else self.store.job_by_key(owner, key)
 
+    def ends_of(self, jobs: Iterable[str]) -> dict[str, State]:
+        """How those of these jobs ended that do not live any more."""
+        wanted = [name for name in jobs if self.plane.state_of(name) is None]
+        return {name: state for name, state in self.store.states(wanted).items() if state is not None}
+
     def history_view(self, job: Job) -> JobView:
         """A job as the store has it."""
         live = self.plane.jobs.get(job.id)
@@ -360,6 +375,8 @@ class ControlPlane(Process):
         for request, answer in unit.effects.replies:
             if isinstance(answer, JobView) and self.store.job(answer.id) is None:
                 raise Violation(f"{answer.id} is answered, and not in the store")
+            if isinstance(answer, tuple):
+                raise Violation(f"nobody submitted a batch, and {answer} answers one")
             self._requests.pop(request)(answer)
         for view in unit.views:
             self.truth.told(view)

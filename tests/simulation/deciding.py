@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpulayer.protocol.messages import CancelAttempt, EndSession, Finished, Progress, Shutdown, Started, Welcome
+from gpulayer.protocol.messages import (
+    CancelAttempt,
+    EndSession,
+    Finished,
+    Progress,
+    Shutdown,
+    Started,
+    Welcome,
+    WorkerMessage,
+)
 from gpulayer.protocol.types import State
 from gpulayer_server.core.events import (
     CancelWanted,
@@ -76,17 +85,26 @@ def _current(plane: Plane, conn: int, name: str) -> Attempt | None:
 
 
 def _said(plane: Plane, event: WorkerSaid, effects: Effects) -> Iterator[str]:
-    match event.message:
+    if event.conn in [closed for closed, _ in effects.closes]:
+        return  # bytes are missing: what comes after that is not looked at
+    last = {getattr(message, "attempt", ""): message for message in event.messages}
+    for message in event.messages:
+        if message is last[getattr(message, "attempt", "")]:
+            yield from _word(plane, event.conn, message, effects)
+
+
+def _word(plane: Plane, conn: int, message: WorkerMessage, effects: Effects) -> Iterator[str]:
+    match message:
         case Started(attempt=name):
-            attempt = _current(plane, event.conn, name)
+            attempt = _current(plane, conn, name)
             if attempt and (attempt.started_at is None or plane.tasks[attempt.task].state is not State.RUNNING):
                 yield f"{name} has started, and is {plane.tasks[attempt.task].state.value}, {attempt}"
         case Progress(attempt=name, text=text):
-            attempt = _current(plane, event.conn, name)
+            attempt = _current(plane, conn, name)
             if attempt and (attempt.progress != text or plane.tasks[attempt.task].job not in effects.changed):
                 yield f"{name} is {text!r}, and {attempt.progress!r} is told"
         case Finished(attempt=name):
-            if _current(plane, event.conn, name) and event.conn not in [conn for conn, _ in effects.closes]:
+            if _current(plane, conn, name):
                 yield f"{name} has ended, and nothing follows from it"
         case _:
             pass
@@ -145,7 +163,7 @@ def _ended_idle(effects: Effects, now: float) -> Iterator[str]:
 def _room_left(plane: Plane, now: float) -> Iterator[str]:
     """Nothing waits that could be placed."""
     candidates = known(plane, now)
-    for key in plane.queue.classes():
+    for _, key in plane.queue.heads():
         task_id = plane.queue.head(key)
         task = plane.tasks.get(task_id or "")
         if task is None:
@@ -170,12 +188,12 @@ def _waiting_in_vain(plane: Plane, now: float) -> Iterator[str]:
     for task_id in plane.queue:
         job = plane.jobs[plane.tasks[task_id].job]
         session = plane.session_of.get(job.session_key) if job.session_key else None
-        if session is None and _is_head(plane, job) and _nobody_could(plane, job, now):
+        if session is None and _is_head(plane, task_id) and _nobody_could(plane, job, now):
             yield f"{task_id} waits, and nobody could take it"
 
 
-def _is_head(plane: Plane, job: Job) -> bool:
-    return plane.queue.head(plane.queue_key(job.tasks[0])) == job.tasks[0].id
+def _is_head(plane: Plane, task_id: str) -> bool:
+    return plane.queue.head(plane.jobs[plane.tasks[task_id].job].waits_in) == task_id
 
 
 def _nobody_could(plane: Plane, job: Job, now: float) -> bool:

@@ -35,8 +35,8 @@ def words_on_a_connection_that_was_replaced_are_not_heard(make: Make) -> None:
     old = plane.plane.workers["id-w0"].conn or 0
     world.leave_half_open(world.agents[0])
     world.run(1.0)
-    plane.handle(WorkerSaid(conn=old, message=Heartbeat(notes=("late",))))
-    plane.handle(WorkerSaid(conn=old, message=Released(attempt=attempt.id)))
+    plane.handle(WorkerSaid(conn=old, messages=(Heartbeat(notes=("late",)),)))
+    plane.handle(WorkerSaid(conn=old, messages=(Released(attempt=attempt.id),)))
     assert plane.plane.workers["id-w0"].notes == ()
     assert (only_task(world).state, attempt.released) == (State.RUNNING, False)
     assert [view.state for view in ended(world)] == [State.SUCCEEDED]

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import JobView, State
 from gpulayer_server.core.events import Effects, Event, LocalWorkerExpected, WorkerConnected
-from gpulayer_server.core.explaining import candidate
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Attempt, Job
 from gpulayer_server.core.views import stored_view
@@ -224,7 +223,7 @@ class Truth:
         if task.state is not State.REJECTED or task.reasons[0].code == "session":
             return
         for worker in plane.workers.values():
-            if not unmet(job.spec.requirements, candidate(worker)):
+            if not unmet(job.spec.requirements, worker):
                 raise Violation(f"{job.id} is rejected, and {worker.name} could take it")
 
     def check_plane(self, plane: Plane) -> None:

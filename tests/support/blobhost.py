@@ -29,6 +29,7 @@ class BlobHost:
         self.blobs: dict[str, bytes] = {}
         self.asked: list[str] = []  # methods and paths
         self.break_next: list[httpx.Response | Exception] = []
+        self.partial: dict[str, bytes] = {}  # of large blobs that are on their way
         self.tie: Any = SimpleNamespace(endpoint=Endpoint(url="http://127.0.0.1:9", token=TOKEN, pid=1, version="0"))
 
     def client(self, *_: object) -> httpx.Client:
@@ -58,7 +59,22 @@ class BlobHost:
             return broken
         if request.headers["Authorization"] != f"Bearer {TOKEN}":
             return problem(401, "unauthorized")
+        if request.url.path.startswith("/v1/uploads/"):
+            return self._chunk(request, body)
         return self._own_answer(request.method, request.url.path, body)
+
+    def _chunk(self, request: httpx.Request, body: bytes) -> httpx.Response:
+        name, size = request.url.path.rpartition("/")[2], int(request.url.params["size"])
+        here = self.blobs.get(name, self.partial.get(name, b""))
+        if request.method == "PATCH":
+            if int(request.headers["Upload-Offset"]) != len(here):
+                return httpx.Response(409, headers={"Upload-Offset": str(len(here))})
+            here = self.partial[name] = here + body
+            if len(here) == size and digest(self.partial.pop(name)) != name:
+                return problem(422, "digest")
+            if len(here) == size:
+                self.put(here)
+        return httpx.Response(200, headers={"Upload-Offset": str(len(here))})
 
     def _own_answer(self, method: str, path: str, body: bytes) -> httpx.Response:
         try:

@@ -5,19 +5,59 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import gpulayer
 
 HEAVY = ("IPython", "tornado", "torch", "numpy", "zmq", "httpx", "websockets", "jupyter_client", "psutil", "asyncio")
+NAMES = [
+    "AsyncClient",
+    "Client",
+    "Command",
+    "ControlPlaneError",
+    "GpulayerError",
+    "Job",
+    "JobCancelled",
+    "JobError",
+    "JobFailed",
+    "JobRejected",
+    "RequestRefused",
+    "Source",
+    "__version__",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+]
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level modules that a line imports."""
+    line = f"import sys; before = set(sys.modules); {code}; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
 
 
 def test_the_public_names() -> None:
-    assert sorted(gpulayer.__all__) == ["__version__", "load_ipython_extension", "unload_ipython_extension"]
+    assert sorted(gpulayer.__all__) == NAMES
+    assert set(NAMES) <= set(dir(gpulayer))
     for name in gpulayer.__all__:
-        assert hasattr(gpulayer, name)
+        value = getattr(gpulayer, name)
+        assert value is getattr(gpulayer, name)
+        assert name.startswith("_") or value.__name__ == name
+
+
+def test_a_name_that_is_none() -> None:
+    with pytest.raises(AttributeError, match="module 'gpulayer' has no attribute 'Clint'"):
+        gpulayer.Clint  # noqa: B018
 
 
 def test_import_is_light() -> None:
-    code = "import sys; before = set(sys.modules); import gpulayer; print(*sorted(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
-    assert not loaded & set(HEAVY), loaded
+    assert not loaded_by("import gpulayer") & set(HEAVY)
+
+
+def test_a_client_that_asks_nothing_loads_no_http() -> None:
+    assert not loaded_by("import gpulayer; gpulayer.Client()") & {"httpx", "tornado", "IPython", "zmq", "typer", "rich"}
+
+
+def test_help_imports_no_command() -> None:
+    code = "from gpulayer.cli.app import command; command().get_help(__import__('typer').Context(command()))"
+    assert not loaded_by(code) & {"rich", "httpx", "websockets", "msgspec", "zstandard", "asyncio"}

@@ -15,13 +15,16 @@ import sys
 import time
 from pathlib import Path
 
-from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
+from gpulayer.protocol.endpoint import REMOTE, Endpoint, data_folder, on_loopback, read_endpoint
 from gpulayer.protocol.localdisk import network_filesystem
+from gpulayer.protocol.pin import unencrypted
 from gpulayer_worker.credential import GONE_S, JoinError, address, joined_endpoint, read_credential
 
+_TOKEN_LETTERS = 4096  # what surely fits into a pipe
 _USAGE = """\
 examples:
-  gpulayer-worker join https://HOST/PATH --token TOKEN   join a control plane on another machine, by the line it shows
+  gpulayer-worker join https://HOST:PORT --token TOKEN --tls-fingerprint SHA256:…
+                                                         join a control plane on another machine, by the line it shows
   gpulayer-worker join                                   the same worker again: it has a credential of its own now
   gpulayer-worker join http://127.0.0.1:8765             join the control plane of this user on this machine
   gpulayer-worker join http://127.0.0.1:8765 --name b    a second worker beside it, with another name
@@ -29,12 +32,48 @@ examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 told to end, 1 refused or failed, 2 wrong arguments, 3 another worker holds the folder."""
-    options = _parser().parse_args(argv)
+    """Exit codes: 0 told to end, 1 refused or failed, 2 wrong arguments, 3 another worker holds the folder.
+
+    `argv`: what a program asks for; None: this process's own command line, in which no token stays.
+    """
+    options = _parser().parse_args(_without_token(sys.argv[1:]) if argv is None else argv)
     os.umask(0o077)
     if options.command == "agent":
         return _agent(options)
     return _join(options)
+
+
+def join_main(argv: list[str]) -> int:
+    """`gpulayer join`: the same as `gpulayer-worker join`, with the words that follow."""
+    words = ["join", *argv]
+    return main(_without_token(words))
+
+
+def _without_token(words: list[str]) -> list[str]:
+    """The words, if no token is among them; else this process begins anew without it: anybody may read command lines.
+
+    The token goes by a pipe, of which its number is left.
+    """
+    kept: list[str] = []
+    token: str | None = None
+    rest = iter(words)
+    for word in rest:
+        if word == "--token":
+            token = next(rest, None)
+            if token is None:
+                return words  # argparse says what is missing
+        elif word.startswith("--token="):
+            token = word.partition("=")[2]
+        else:
+            kept.append(word)
+    if token is None or len(token) > _TOKEN_LETTERS:
+        return words
+    reading, writing = os.pipe()
+    os.write(writing, token.encode(errors="surrogateescape"))
+    os.close(writing)
+    os.set_inheritable(reading, True)
+    command = [sys.executable, "-m", "gpulayer_worker", *kept, "--token-fd", str(reading)]
+    return os.execv(sys.executable, command)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,11 +82,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("join", "join, and stay until told to end"), ("agent", argparse.SUPPRESS)):
-        command = commands.add_parser(name, help=text)
+        command = commands.add_parser(name, help=text, allow_abbrev=False)
         command.add_argument("url", nargs="?", help="the control plane's address")
         if name == "join":
             command.add_argument("--token", help="of a join line: exchanged at once for a credential of this worker's "
                                  "own, which is kept in its data folder; later joins need none")  # fmt: skip
+            command.add_argument("--tls-fingerprint", metavar="SHA256:…", help="of a join line: the certificate that "
+                                 "must answer there; it is compared before the token is sent")  # fmt: skip
+            command.add_argument("--token-fd", type=int, help=argparse.SUPPRESS)
         else:
             command.add_argument("--joined", action="store_true")  # the credential in --data counts, and nothing else
         command.add_argument("--control-plane", type=Path, metavar="FOLDER",
@@ -58,6 +100,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--python", default=sys.executable, help="the interpreter of cells; it needs ipykernel")
         command.add_argument("--warm", type=int, default=1, help="kernels kept ready")
         command.add_argument("--reserve-bytes", type=int, default=1 << 30, help="free disk below which output waits")
+        command.add_argument("--cache-bytes", type=int, help="of files that jobs were given, kept for later ones; by "
+                             "default 20 GB, or a tenth of the disk if that is less")  # fmt: skip
         command.add_argument("--portable", action="store_true", help="use nothing that only Linux has")
         command.add_argument("--local", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -70,14 +114,23 @@ def _data(options: argparse.Namespace) -> Path:
     return data_folder().parent / f"worker-{name}"
 
 
+def _say(line: str) -> None:
+    print(f"gpulayer-worker: {line}", file=sys.stderr)  # noqa: T201 a command's own output
+
+
 def _join(options: argparse.Namespace) -> int:
     """Become the keeper, which starts the agent, and starts it again."""
+    for name in REMOTE:
+        os.environ.pop(name, None)  # neither the keeper nor its agent, nor what they start, is a client
+    if options.token_fd is not None:
+        with open(options.token_fd, encoding="utf-8", errors="surrogateescape") as pipe:
+            options.token = pipe.read()
     try:
         problem, code = _check(options), 2
     except JoinError as error:
         problem, code = str(error), error.code
     if problem:
-        print(f"gpulayer-worker: {problem}", file=sys.stderr)  # noqa: T201 a command's own output
+        _say(problem)
         return code
     flags = ["--portable"] if options.portable else []
     command = [sys.executable, "-m", "gpulayer_worker.keeper", "--data", str(_data(options)), *flags]
@@ -116,9 +169,14 @@ def _joined(options: argparse.Namespace) -> bool:
         if options.url is None or options.control_plane is not None:
             text = "--token goes with the address that it is for, and without --control-plane"
             raise JoinError(f"{text}: gpulayer-worker join URL --token TOKEN", code=2)
-        note = join(options.url, options.token, data, options.name)
+        if unencrypted(options.url):
+            text = f"{options.url} is plain http: the token, and all that follows, would cross the network in the clear"
+            raise JoinError(f"{text}; paste the https line that `gpulayer up` shows on that machine", code=2)
+        if options.url.startswith("http:") and not on_loopback(options.url):
+            _say(f"what goes to {options.url} is not encrypted, as the pages of that Jupyter server are not")
+        note = join(options.url, options.token, data, options.name, options.tls_fingerprint or "")
         if note:
-            print(f"gpulayer-worker: {note}", file=sys.stderr)  # noqa: T201 a command's own output
+            _say(note)
         return True
     credential = read_credential(data)
     if options.control_plane is not None or credential is None or options.url not in (None, credential.url):
@@ -179,6 +237,8 @@ def agent_argv(options: argparse.Namespace) -> list[str]:
     argv += ["--warm", str(options.warm), "--reserve-bytes", str(options.reserve_bytes)]
     if options.slots is not None:
         argv += ["--slots", str(options.slots)]
+    if options.cache_bytes is not None:
+        argv += ["--cache-bytes", str(options.cache_bytes)]
     argv += [flag for flag, on in (("--portable", options.portable), ("--local", options.local)) if on]
     return argv
 
@@ -203,6 +263,7 @@ def _agent(options: argparse.Namespace) -> int:
         portable=options.portable,
         warm=options.warm,
         reserve_bytes=options.reserve_bytes,
+        cache_bytes=options.cache_bytes,
     )
 
     async def run() -> int:

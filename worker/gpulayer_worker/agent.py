@@ -7,9 +7,10 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from gpulayer._version import __version__
 from gpulayer.protocol.endpoint import Endpoint
@@ -18,22 +19,28 @@ from gpulayer.protocol.messages import Assign, Heartbeat, Hello, Output, ServerM
 from gpulayer.protocol.types import PROTOCOL_VERSION, Device, Outcome, State
 from gpulayer.source.blobs import Blobs
 from gpulayer_worker import link
+from gpulayer_worker.attemptlog import AttemptLog
 from gpulayer_worker.channel import Channel
 from gpulayer_worker.comms import pass_on
 from gpulayer_worker.inventory import take_inventory
 from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.kernels import Kernel, Kernels
 from gpulayer_worker.layout import Layout
+from gpulayer_worker.opensessions import OpenSessions
+from gpulayer_worker.reports import Reports
+from gpulayer_worker.rooms import Rooms
 from gpulayer_worker.run.cell import CellRun
+from gpulayer_worker.run.command import CommandRun
 from gpulayer_worker.watch import FolderWatch
 from gpulayer_worker.workspace import Workspaces
 
 log = logging.getLogger("gpulayer.worker")
 
 _TICK_S = 1.0
-_LEAVE_S = 2.0  # so long a kernel that ends by itself has for it
 _ALONE_S = 120.0  # a local worker that holds nothing ends when its control plane was away for so long
 REFUSED = 77  # the exit code that tells the keeper not to start another agent
+
+Run: TypeAlias = CellRun | CommandRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,7 @@ class Options:
     portable: bool = False
     warm: int = 1
     reserve_bytes: int = 1 << 30
+    cache_bytes: int | None = None  # of blobs that are kept; None: `gpulayer.source.cache.default_limit`
 
 
 def boottime() -> float:
@@ -63,17 +71,18 @@ class Agent:
     def __init__(self, options: Options, endpoint: Callable[[], Endpoint | None]):
         self.options = options
         self.layout = Layout(options.data)
-        self.sessions: dict[str, Kernel] = {}
-        self.ended_sessions: dict[str, asyncio.Event] = {}  # set once the control plane was told, or will be by a hello
-        self._ending: set[str] = set()
         self.reserve_bytes = options.reserve_bytes
         self._find_endpoint = endpoint
         self._nonce = secrets.token_hex(8)
-        self._runs: dict[str, CellRun] = {}
+        self._runs: dict[str, Run] = {}
+        self.portable = options.portable
+        self.rooms = Rooms(self.layout)
+        self._reports = Reports(self._emit_reports, lambda: any(run.running for run in self._runs.values()))
         self._tasks: set[asyncio.Task[None]] = set()
         self._outgoing: list[WorkerMessage] = []
-        self._unwritten: set[str] = set()  # attempts whose record is to be written
-        self._unrecorded: dict[str, OSError] = {}  # those whose first record could not be: they must not start
+        self._log = AttemptLog(self.layout, lambda: self._link.held, lambda name: name in self._runs)
+        self._open = OpenSessions(self, lambda: list(self._runs.values()), self._spawn)
+        self.sessions, self.ended_sessions = self._open.kernels, self._open.ended
         self._done: asyncio.Future[int]
 
     # ---------------------------------------------------------------- life
@@ -83,11 +92,14 @@ class Agent:
         self._done = asyncio.get_running_loop().create_future()
         self._inventory = await asyncio.to_thread(take_inventory)
         self.devices: tuple[Device, ...] = self._inventory.devices
+        self.ram_bytes = self._inventory.ram_bytes
         self.watch = FolderWatch(portable=self.options.portable)
-        self._keeper = KeeperLink(self.options.data, self.options.agent_argv, portable=self.options.portable)
-        await self._keeper.start()
-        self.kernels = Kernels(self.layout, self._keeper, python=self.options.python, warm=self.options.warm)
-        self.workspaces = Workspaces(Blobs(self.layout.blobs), self.endpoint, self._blobs_beside)
+        self.keeper = KeeperLink(self.options.data, self.options.agent_argv, portable=self.options.portable)
+        await self.keeper.start()
+        self.kernels = Kernels(self.layout, self.keeper, python=self.options.python, warm=self.options.warm)
+        self.workspaces = Workspaces(
+            Blobs(self.layout.blobs), self.endpoint, self._blobs_beside, cache_bytes=self.options.cache_bytes
+        )
         await self._find_what_was()
         await asyncio.to_thread(self.layout.furnish)
         self._channel = Channel(
@@ -100,8 +112,9 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.kernels.close()
-        await self._keeper.close(code)  # last: whoever still asked the keeper would start another one
+        await self.keeper.close(code)  # last: whoever still asked the keeper would start another one
         self.watch.close()
+        self._log.close()
         return code
 
     def stop(self, code: int = 0) -> None:
@@ -123,7 +136,9 @@ class Agent:
 
     async def _find_what_was(self) -> None:
         """Take up what an agent before us left: attempts, sessions, kernels."""
-        held = self.layout.load()
+        await asyncio.to_thread(self.rooms.prepare)
+        held = self._log.load()
+        self.keeper.keep([each.assign.attempt for each in held if each.assign.spec.command and not each.gone])
         folders = sorted(self.options.data.glob("sessions/*"))
         found: dict[str, Kernel] = {}
         for folder in folders:
@@ -152,7 +167,9 @@ class Agent:
 
     def _take_up(self, held: link.Held) -> None:
         assign = held.assign
-        if held.outcome is not None:
+        if assign.spec.command is not None:
+            self._start(assign, resumed=True, ended=held.outcome is not None)
+        elif held.outcome is not None:
             self._spawn(self._finish_clean_up(assign))
         elif (
             assign.session is not None
@@ -185,57 +202,56 @@ class Agent:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self.emit(link.Tick())
+            full = self._disk_low()
+            self.emit(link.Full(reason=full), link.Tick())
             for run in list(self._runs.values()):
                 run.tell_blocked()
             if self._link.welcomed:
-                self._channel.send([Heartbeat(notes=self._notes())])
+                self._channel.send([Heartbeat(notes=(f"{full}; output waits",) if full else (), full=full)])
             away_since = self._channel.away_since
             alone = away_since is not None and asyncio.get_running_loop().time() - away_since > _ALONE_S
             if alone and self.options.local and not self._link.busy:
                 log.warning("the control plane is gone and nothing is held: this local worker ends")
                 self.stop(0)
 
-    def _notes(self) -> tuple[str, ...]:
-        usage = shutil.disk_usage(self.options.data)
-        if usage.free >= self.reserve_bytes:
-            return ()
+    def _disk_low(self) -> str:
+        """That the disk is below its reserve, with the numbers; '' where it is not."""
+        free = shutil.disk_usage(self.options.data).free
+        if free >= self.reserve_bytes:
+            return ""
         return (
-            f"disk below its reserve: {usage.free / 1e9:.1f} GB free of {self.reserve_bytes / 1e9:.1f} GB wanted "
-            f"in {self.options.data}; output waits",
+            f"disk below its reserve: {free / 1e9:.1f} GB free of {self.reserve_bytes / 1e9:.1f} GB wanted "
+            f"in {self.options.data}"
         )
 
     # ---------------------------------------------------------------- the link's effects
 
     def emit(self, *events: link.Event) -> None:
-        """Let the link handle events; what is to be sent goes in one frame."""
+        """Let the link handle events; what is written down is written once for all, what is sent goes in one frame."""
         now = boottime()
+        effects: list[link.Effect] = []
         for event in events:
-            for effect in self._link.handle(event, now):
-                if not isinstance(effect, (link.Persist, link.Send, link.SendOutput)):
-                    self._persist()  # before what relies on it
-                self._carry_out(effect)
-        self._persist()
+            effects += self._link.handle(event, now)
+        self._log.changed(effect.attempt for effect in effects if isinstance(effect, link.Persist))
+        self._log.write()  # before what relies on it
+        for effect in effects:
+            self._carry_out(effect)
         if self._outgoing:
             self._channel.send(self._outgoing)
             self._outgoing = []
 
-    def _persist(self) -> None:
-        """Write down what changed: once for each attempt, however many events changed it."""
-        while self._unwritten:
-            held = self._link.held.get(self._unwritten.pop())
-            if held is not None:  # else it was let go of, and goes from the disk as a whole
-                self._persist_one(held)
+    def report(self, event: link.Ended | link.Gone) -> None:
+        """As `emit`, together with what other attempts report in the same moment."""
+        self._reports.add(event)
 
-    def _persist_one(self, held: link.Held) -> None:
-        """Write a record. A later one that fails is as if we had died just before it; without the first none starts."""
-        name = held.assign.attempt
-        try:
-            self.layout.persist(held)
-        except OSError as error:
-            log.error("the record of attempt %s can't be written: %s", name, error)
-            if name not in self._runs:
-                self._unrecorded[name] = error
+    def _emit_reports(self, events: list[link.Event]) -> None:
+        self.emit(*events)
+        reach("agent.end-told")
+        for event in events:
+            if isinstance(event, (link.Ended, link.Gone)):
+                held = self._link.held.get(event.attempt)
+                if held is None or (held.gone and self._log.written(event.attempt)):
+                    self.keeper.drop(event.attempt)  # now that its end is written down by us
 
     def _carry_out(self, effect: link.Effect) -> None:
         match effect:
@@ -243,19 +259,26 @@ class Agent:
                 self._outgoing.append(message)
             case link.SendOutput():
                 self._send_output(effect)
-            case link.Persist(attempt=name):
-                self._unwritten.add(name)
+            case link.Persist():
+                pass  # it is written already
             case link.Trim(attempt=name, offset=offset):
                 self._trim(name, offset)
             case link.SayHello():
                 self._say_hello(effect)
             case link.Drop(attempt=name):
-                run = self._runs.pop(name, None)
-                if run is not None:
-                    run.close()
-                self._spawn(asyncio.to_thread(self.layout.drop, name))
+                self._drop(name)
             case _:
                 self._act(effect)
+
+    def _drop(self, name: str) -> None:
+        run = self._runs.pop(name, None)
+        if run is not None:
+            run.close()
+        if isinstance(run, CommandRun):
+            self._log.drop(name)
+            self.rooms.give_back(name, pristine=run.pristine)
+        else:
+            self._spawn(asyncio.to_thread(self.layout.drop, name))
 
     def _act(self, effect: link.Effect) -> None:
         match effect:
@@ -268,7 +291,7 @@ class Agent:
                 if name in self._runs:
                     self._runs[name].kill(why)
             case link.CloseSession(session=name):
-                self._spawn(self._close_session(name))
+                self._spawn(self._open.end(name, "released"))
             case link.Reconnect(reason=reason):
                 self._channel.reconnect(reason)
             case link.Stop(reason=reason, refused=refused):
@@ -300,89 +323,75 @@ class Agent:
         self._outgoing.append(Output(attempt=effect.attempt, offset=effect.offset, data=data))
 
     def _trim(self, name: str, offset: int) -> None:
-        held = self._link.held[name]
-        if held.end is not None and offset >= held.end:
+        held = self._link.held.get(name)
+        if held is None or (held.end is not None and offset >= held.end):
             reach("agent.acked")
-        self._run_of(name).trim(offset)
+        if held is not None:  # else it was let go of in the same moment
+            self._run_of(name).trim(offset)
 
     # ---------------------------------------------------------------- runs
 
-    def _run_of(self, name: str) -> CellRun:
+    def _run_of(self, name: str) -> Run:
         run = self._runs.get(name)
         if run is None:  # it ended under an agent before us: only its spool is read
-            run = self._runs[name] = CellRun(self, self._link.held[name].assign, resumed=True)
+            run = self._runs[name] = self._made(self._link.held[name].assign, resumed=True, ended=True)
         return run
+
+    def _made(self, assign: Assign, *, resumed: bool, ended: bool = False) -> Run:
+        if assign.spec.command is None:
+            return CellRun(self, assign, resumed=resumed)
+        return CommandRun(self, assign, resumed=resumed, told=ended)
 
     def _begin(self, assign: Assign) -> None:
         reach("agent.assigned")
-        unrecorded = self._unrecorded.pop(assign.attempt, None)
-        if unrecorded is not None:
-            self._failed(assign.attempt, unrecorded)
+        refusal = self._log.refusal(assign.attempt)
+        if refusal is not None:
+            self.failed(assign.attempt, refusal)
             return
         if assign.session is not None and assign.session not in self.ended_sessions:
             self.emit(link.SessionOpened(session=assign.session))
         self._start(assign, resumed=False)
 
-    def _start(self, assign: Assign, *, resumed: bool) -> None:
-        run = self._runs[assign.attempt] = CellRun(self, assign, resumed=resumed)
+    def _start(self, assign: Assign, *, resumed: bool, ended: bool = False) -> None:
         try:
-            run.begin()
+            run = self._runs[assign.attempt] = self._made(assign, resumed=resumed, ended=ended)
+            if not run.begin():
+                self.go_on(assign.attempt, run.run())
         except OSError as error:
-            self._failed(assign.attempt, error)
-        else:
-            self._spawn(self._watched(run, assign.attempt))
+            self.failed(assign.attempt, error)
 
-    async def _watched(self, run: CellRun, attempt: str) -> None:
+    def go_on(self, attempt: str, work: Coroutine[Any, Any, object]) -> None:
+        """Do something for an attempt that takes its time."""
+        self._spawn(self._watched(work, attempt))
+
+    async def _watched(self, work: Coroutine[Any, Any, object], attempt: str) -> None:
         """A fault of ours in a run ends the attempt with a line that says so, and leaves the agent working."""
         try:
-            await run.run()
+            await work
         except Exception as error:  # noqa: BLE001 - told by the attempt's record, and in the log
-            self._failed(attempt, error)
+            self.failed(attempt, error)
 
-    def _failed(self, attempt: str, error: Exception) -> None:
+    def failed(self, attempt: str, error: Exception) -> None:
+        """A fault of ours, or of the disk's, ends an attempt."""
         log.error("attempt %s: the agent failed: %s", attempt, error, exc_info=not isinstance(error, OSError) and error)
         ours = f"the worker's agent failed: {error!r}; see its log"
         problem = self.layout.trouble(error) if isinstance(error, OSError) else ours
         outcome = Outcome(state=State.FAILED, problem=problem)
         end = self._link.held[attempt].spool_end if attempt in self._link.held else 0
+        run = self._runs.get(attempt)
+        if isinstance(run, CommandRun) and run.running:
+            self.keeper.end(attempt)
         self.emit(link.Ended(attempt=attempt, end=end, outcome=outcome), link.Gone(attempt=attempt))
 
     # ---------------------------------------------------------------- sessions
 
     def session_ready(self, session: str, kernel: Kernel) -> None:
-        """A session's kernel is up: when it dies, by itself or by us, the session is over."""
-        self.sessions[session] = kernel
-        kernel.exit.add_done_callback(lambda _: self._spawn(self._session_died(session, kernel)))
-
-    async def _session_died(self, session: str, kernel: Kernel) -> None:
-        if self.sessions.get(session) is kernel:
-            await self._end_session(session, "its kernel died")
+        """A session's kernel is up."""
+        self._open.ready(session, kernel)
 
     def leave_session(self, session: str, reason: str) -> None:
-        """Its own cell ended it: what is assigned to it from now on is given back."""
-        self.ended_sessions.setdefault(session, asyncio.Event())
-        self._spawn(self._end_session(session, reason, grace_s=_LEAVE_S))
-
-    async def _close_session(self, session: str) -> None:
-        await self._end_session(session, "released")
-
-    async def _end_session(self, session: str, reason: str, *, grace_s: float = 0.0) -> None:
-        if session in self._ending:
-            return  # whoever is at it tells, once nothing of it is left
-        self._ending.add(session)
-        told = self.ended_sessions.setdefault(session, asyncio.Event())
-        kernel = self.sessions.pop(session, None)
-        if kernel is not None:
-            if grace_s:
-                await asyncio.wait({kernel.exit}, timeout=grace_s)
-            await self.kernels.kill(kernel)
-            for run in [r for r in self._runs.values() if r.kernel is kernel]:
-                await run.ended.wait()  # its record of the end reads how the kernel died
-            await self.kernels.end(kernel.name)
-        self.workspaces.forget(self.layout.session(session) / "files.json")
-        await asyncio.to_thread(shutil.rmtree, self.layout.session(session), True)
-        self.emit(link.SessionGone(session=session, reason=reason))
-        told.set()
+        """Its own cell ended it."""
+        self._open.leave(session, reason)
 
     def _spawn(self, coroutine: object) -> None:
         task = asyncio.ensure_future(coroutine)  # type: ignore[arg-type]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import ssl
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from gpulayer.protocol.endpoint import Endpoint, on_loopback
 from gpulayer.protocol.messages import Order, Output, ProtocolError, Refuse, ServerMessage, WorkerMessage, to_worker
+from gpulayer.protocol.pin import PinError, context_of
 from gpulayer.protocol.types import FRAME_DATA_BYTES
 from gpulayer_worker.web import ENDED_TOKENS, problem_in
 
@@ -19,6 +23,8 @@ log = logging.getLogger("gpulayer.worker")
 
 _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 5.0
+_SAID_AGAIN_S = 5.0  # after the first word that nobody answers; then at twice the time
+_SAID_AT_LEAST_S = 600.0
 
 
 def frames(messages: list[WorkerMessage]) -> Iterator[list[WorkerMessage]]:
@@ -32,6 +38,19 @@ def frames(messages: list[WorkerMessage]) -> Iterator[list[WorkerMessage]]:
         held += size
     if start < len(messages):
         yield messages[start:]
+
+
+def _secured(endpoint: Endpoint) -> dict[str, Any]:
+    """What a connection by TLS trusts."""
+    context = context_of(endpoint)
+    return {"ssl": context} if context is not None else {}
+
+
+def _why(error: Exception) -> str:
+    """In few words: asyncio's own name the address once more."""
+    if type(error) in (ConnectionRefusedError, ConnectionResetError, OSError) and (getattr(error, "errno", 0) or 0) > 0:
+        return os.strerror(error.errno)  # type: ignore[attr-defined]
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class Channel:
@@ -57,6 +76,8 @@ class Channel:
         self._connection: ClientConnection | None = None
         self._backoff_s = _FIRST_BACKOFF_S
         self.away_since: float | None = None  # the loop's time since when nobody answers
+        self._say_after_s = 0.0  # of being away: then it is said again
+        self._url = self._fingerprint = ""
 
     def send(self, messages: list[WorkerMessage]) -> None:
         """Send in order; without a connection nothing: the next hello declares everything."""
@@ -73,34 +94,55 @@ class Channel:
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
+            why = ""
             try:
                 await self._once()
             except InvalidStatus as error:
-                self._turned_away(error)
+                why = self._turned_away(error)
+            except ssl.SSLCertVerificationError as error:
+                why = self._untrusted(error)
             except (OSError, ConnectionClosed, InvalidHandshake, InvalidURI, ProtocolError, TimeoutError) as error:
-                self._away(error)
+                why = _why(error)
+            except PinError as error:
+                why = str(error)
             # jittered, so that a fleet does not come back in one moment
-            await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.5))
+            pause_s = self._backoff_s * random.uniform(0.5, 1.5)
+            if why:
+                self._away(why, pause_s)
+            await asyncio.sleep(pause_s)
             self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
 
-    def _away(self, error: Exception) -> None:
+    def _away(self, why: str, pause_s: float) -> None:
+        """Say that nobody answers: at once, and then ever more seldom."""
+        now = asyncio.get_running_loop().time()
         if self.away_since is None:
-            self.away_since = asyncio.get_running_loop().time()
-            log.warning("control plane out of reach: %s; jobs go on", error)
+            self.away_since, self._say_after_s = now, 0.0
+        away_s = now - self.away_since
+        if away_s >= self._say_after_s:
+            self._say_after_s = min(max(2 * away_s, _SAID_AGAIN_S), away_s + _SAID_AT_LEAST_S)
+            text = f"control plane {self._url or 'of this machine'} out of reach for {away_s:.0f} s: {why}"
+            log.warning("%s; next try in %.1f s; jobs go on", text, pause_s)
 
-    def _turned_away(self, error: InvalidStatus) -> None:
-        """The control plane, or what stands before it, let us not in: for good where it knows that our token ended."""
+    def _untrusted(self, error: ssl.SSLCertVerificationError) -> str:
+        if not self._fingerprint:
+            return f"it presents a certificate that this system does not trust ({error.verify_message})"
+        text = f"it presents another certificate than the one that this worker joined with, {self._fingerprint}"
+        return f"{text}; if that was made anew, join with a new line"
+
+    def _turned_away(self, error: InvalidStatus) -> str:
+        """Why the control plane, or what stands before it, let us not in; '' where it knows that our token ended."""
         answer = error.response
         problem = problem_in(answer.headers.get("Content-Type", ""), bytes(answer.body or b""))
         if problem is not None and problem.code in ENDED_TOKENS:
             self._received([Refuse(code=problem.code, text=problem.line())])
-        else:
-            self._away(error)
+            return ""
+        return f"{error}: {problem.line()}" if problem is not None else str(error)
 
     async def _once(self) -> None:
         endpoint = self._endpoint()
         if endpoint is None:
             raise OSError("no endpoint.json or credential.json names a control plane")
+        self._url, self._fingerprint = endpoint.url, endpoint.fingerprint
         url = endpoint.url.replace("http", "ws", 1) + "/v1/worker"
         async with connect(
             url,
@@ -111,6 +153,7 @@ class Channel:
             ping_timeout=20,
             open_timeout=10,
             close_timeout=2,
+            **_secured(endpoint),
             proxy=None if on_loopback(endpoint.url) else True,
         ) as connection:
             await self._converse(connection)

@@ -36,10 +36,19 @@ class Credential(Struct, frozen=True, kw_only=True):
 
     url: str
     credential: str
+    fingerprint: str = ""  # of the join line; '': the system's trust decides
+    certificate: str = ""  # the one that has it, as PEM: no other is trusted
 
     def endpoint(self) -> Endpoint:
         """The same, as connections take it."""
-        return Endpoint(url=self.url, token=self.credential, pid=0, version="")
+        return Endpoint(
+            url=self.url,
+            token=self.credential,
+            pid=0,
+            version="",
+            fingerprint=self.fingerprint,
+            certificate=self.certificate,
+        )
 
 
 def read_credential(data: Path) -> Credential | None:

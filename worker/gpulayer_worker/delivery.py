@@ -15,11 +15,12 @@ from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.types import Problem
 from gpulayer.source import Manifest, SourceChanged, iter_pack, plain_pack_bytes, worth_compressing
+from gpulayer.source.upload import LARGE_BYTES, TransferStopped, send_blob
 from gpulayer_worker.web import open_client
 from gpulayer_worker.workspace import TIMEOUT, why
 
-BLOB_BYTES = 4 * 1024**3 - 65_536
-"""Of a file that comes back at most: an upload ends at 4 GiB, its framing included."""
+BLOB_BYTES = 1024**4
+"""Of a file that comes back at most."""
 
 BATCH_BYTES = 256 * 1024**2
 """Files travel in uploads of about this size: what came whole is not sent again."""
@@ -39,10 +40,6 @@ class Undeliverable(DeliveryError):
 
 class NobodyThere(DeliveryError):
     """The control plane does not answer: it may be away for long, and be tried for as long."""
-
-
-class _Stopped(Exception):
-    """Nobody wants it any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +79,7 @@ def deliver(
     try:
         with open_client(there, TIMEOUT) as client:
             _deliver(client, parcel, tell, stop)
-    except _Stopped:
+    except TransferStopped:
         return
     except httpx.HTTPStatusError as error:
         raise _refused(error) from error
@@ -96,8 +93,12 @@ def _deliver(client: httpx.Client, parcel: Parcel, tell: Callable[[str], None], 
     missing = _missing(client, parcel)
     total_bytes = sum(parcel.sizes[digest] for digest in missing)
     progress = _Progress(total_bytes, tell, stop)
-    for batch in _batches(missing, parcel.sizes):
+    small = [digest for digest in missing if parcel.sizes[digest] < LARGE_BYTES]
+    for batch in _batches(small, parcel.sizes):
         _upload(client, batch, parcel, progress)
+        reach("agent.mid-delivery")
+    for digest in [digest for digest in missing if parcel.sizes[digest] >= LARGE_BYTES]:
+        send_blob(client, digest, parcel.paths[digest], parcel.sizes[digest], tell=progress.of_one(), stop=stop)
         reach("agent.mid-delivery")
     if missing and parcel.manifest is not None:  # it is stored once nothing that it names is missing
         left = _announce(client, parcel.manifest)
@@ -157,14 +158,29 @@ class _Progress:
         """The pack, counted while it goes."""
         for piece in pack:
             if self._stop.is_set():
-                raise _Stopped
+                raise TransferStopped
             yield piece
             reach("agent.mid-upload")
-            self._sent_bytes += len(piece)
-            if time.monotonic() >= self._next_s:
-                self._next_s = time.monotonic() + _TOLD_EVERY_S
-                sent, total = self._sent_bytes / 1e6, self._total_bytes / 1e6
-                self._tell(f"sending results back · {min(sent, total):.0f} of {total:.0f} MB")
+            self._went(len(piece))
+
+    def of_one(self) -> Callable[[int], None]:
+        """For one blob that travels by itself: takes how many bytes of it are there."""
+        before = 0
+
+        def there(size_bytes: int) -> None:
+            nonlocal before
+            reach("agent.mid-upload")
+            self._went(size_bytes - before)
+            before = size_bytes
+
+        return there
+
+    def _went(self, size_bytes: int) -> None:
+        self._sent_bytes += size_bytes
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _TOLD_EVERY_S
+            sent, total = self._sent_bytes / 1e6, self._total_bytes / 1e6
+            self._tell(f"sending results back · {min(sent, total):.0f} of {total:.0f} MB")
 
 
 def _refused(error: httpx.HTTPStatusError) -> DeliveryError:

@@ -14,6 +14,7 @@ import msgspec
 
 from gpulayer.protocol.endpoint import Endpoint, write_private
 from gpulayer.protocol.failpoints import reach
+from gpulayer.protocol.pin import PinError, pin, read_fingerprint
 from gpulayer.protocol.types import Problem, Struct
 from gpulayer_worker.credential import GONE_S, LINE_AGAIN, Credential, JoinError, read_credential
 from gpulayer_worker.layout import Layout
@@ -21,16 +22,20 @@ from gpulayer_worker.web import ENDED_TOKENS, open_client, problem_in
 
 _TIMEOUT_S = 15.0
 _LOOK_S = 0.5
+_LOOK = "look whether the address is right, and whether this machine may reach it"
 
 
-def join(url: str, token: str, data: Path, name: str) -> str:
+def join(url: str, token: str, data: Path, name: str, fingerprint: str = "") -> str:
     """Have a credential for this address in the data folder; '' or a line about what was done otherwise.
+
+    With a fingerprint the certificate is compared first: at any other one nothing is sent, and nothing made.
 
     A token is exchanged for it. Where that has ended, such as in a line that is pasted again after a restart, a worker
     that joined there before goes on with the credential that it got then. Raises `JoinError`.
     """
+    there = _pinned(url, fingerprint)
     try:
-        exchange(url, token, data, name)
+        exchange(there, token, data, name)
     except JoinError as error:
         credential = read_credential(data)
         if not error.ended or credential is None or credential.url != url:
@@ -40,20 +45,52 @@ def join(url: str, token: str, data: Path, name: str) -> str:
     return ""
 
 
-def exchange(url: str, token: str, data: Path, name: str) -> None:
+def _pinned(url: str, fingerprint: str) -> Endpoint:
+    """Where to go, with the certificate that was compared. Raises `JoinError`."""
+    there = Endpoint(url=url, token="", pid=0, version="")
+    if not fingerprint:
+        return there
+    if not url.startswith("https:"):
+        text = f"--tls-fingerprint goes with an https address, which {url} is not"
+        raise JoinError(f"{text}; {LINE_AGAIN}", code=2)
+    try:
+        wanted = read_fingerprint(fingerprint)
+    except ValueError as error:
+        raise JoinError(f"--tls-fingerprint: {error}; {LINE_AGAIN}", code=2) from None
+    try:
+        certificate = pin(url, wanted, _TIMEOUT_S)
+    except PinError as error:
+        text = "look on that machine, not by the network, at the line that `gpulayer up` shows now, and paste that"
+        raise JoinError(f"{error}; {text}") from error
+    except OSError as error:
+        raise JoinError(f"{url} can't be reached: {_why(error)}; {_LOOK}") from error
+    return msgspec.structs.replace(there, fingerprint=wanted, certificate=certificate)
+
+
+def exchange(there: Endpoint | str, token: str, data: Path, name: str) -> None:
     """Exchange a token for a credential, and keep that in the data folder. Raises `JoinError`.
+
+    `there`: an address, or an endpoint with the certificate that is pinned; its token is not looked at.
 
     Where the control plane says no, the folder is as it was. Where its answer is lost, the worker's id stays: with it
     the same line may be tried again.
     """
     if not token.isascii() or not token.isprintable() or " " in token or not token:
         raise JoinError(f"what follows --token is not a token; {LINE_AGAIN}", code=2)
+    if isinstance(there, str):
+        there = Endpoint(url=there, token="", pid=0, version="")
+    there = msgspec.structs.replace(there, token=token)
     new_folder, new_id = not data.exists(), not (data / "worker.json").exists()
     try:
         with _held(data):
-            credential = _exchanged(Endpoint(url=url, token=token, pid=0, version=""), data, name)
+            kept = Credential(
+                url=there.url,
+                credential=_exchanged(there, data, name),
+                fingerprint=there.fingerprint,
+                certificate=there.certificate,
+            )
             reach("join.exchanged")
-            write_private(data / "credential.json", msgspec.json.encode(Credential(url=url, credential=credential)))
+            write_private(data / "credential.json", msgspec.json.encode(kept))
             reach("join.stored")
     except JoinError as error:
         if new_id and error.answered and error.code != 3:
@@ -120,9 +157,10 @@ def _ask(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) 
         raise JoinError(f"{text}; try the same line again", answered=False) from error
     except httpx.HTTPError as error:
         text = f"{endpoint.url} can't be reached: {_why(error)}"
-        advice = "look whether the address is right, and whether this machine may reach it"
+        advice = _LOOK
         if "CERTIFICATE_VERIFY_FAILED" in text:
             advice = "add the authority of its certificate to those that this system trusts (SSL_CERT_FILE)"
+            advice += ", or paste the whole line, with its --tls-fingerprint"
         raise JoinError(f"{text}; {advice}") from error
     except (httpx.InvalidURL, ValueError, ImportError) as error:
         raise JoinError(f"the proxy that this environment names can't be used: {error}", code=2) from error

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
+from gpulayer_worker.environ import allowed
 from gpulayer_worker.keeper.client import ExitRecord, KeeperClient, KeeperError, KeeperGone, start_keeper
 
 log = logging.getLogger("gpulayer.worker")
@@ -16,6 +19,42 @@ log = logging.getLogger("gpulayer.worker")
 T = TypeVar("T")
 
 _AGAIN_S = 2.0
+
+
+class Listener(Protocol):
+    """Whoever asked for a program to be run, and is told how it goes."""
+
+    def on_started(self, at: float) -> None:
+        """It runs since then, in seconds since the epoch."""
+        ...
+
+    def on_unstarted(self, step: str, number: int) -> None:
+        """It can't be run: at which step of a start that was seen, and the error's number."""
+        ...
+
+    def on_ended(self, record: ExitRecord, *, gone: bool) -> None:
+        """Its main process ended; `gone`: nothing of it is left. May be told more than once."""
+        ...
+
+    def on_cleared(self) -> None:
+        """Nothing of it is left."""
+        ...
+
+    def on_unknown(self) -> None:
+        """The keeper knows of no such program."""
+        ...
+
+    def on_fault(self, error: Exception) -> None:
+        """Something in one of these failed."""
+        ...
+
+
+@dataclass
+class _Run:
+    """A program that is not over: whom to tell, and what to ask for until it is known to run."""
+
+    listener: Listener
+    job: dict[str, Any] | None
 
 
 class KeeperLink:
@@ -30,6 +69,12 @@ class KeeperLink:
         self._exits: dict[str, asyncio.Future[ExitRecord]] = {}
         self._exit_files: dict[str, Path] = {}
         self._listening: asyncio.Task[None] | None = None
+        self._env = allowed()
+        self._runs: dict[str, _Run] = {}
+        self._to_run: list[dict[str, Any]] = []
+        self._to_look: list[str] = []
+        self._to_drop: list[str] = []
+        self._flush_due = False
 
     async def start(self) -> None:
         """Connect, and go on connecting as long as the agent lives."""
@@ -47,6 +92,11 @@ class KeeperLink:
                 except KeeperGone:
                     log.info("the keeper was gone before this agent left")
             await self._client.close()
+
+    @property
+    def path(self) -> str:
+        """Where commands are looked for that have no PATH of their own."""
+        return self._env.get("PATH", os.defpath)
 
     @property
     def run_dir(self) -> Path:
@@ -71,6 +121,113 @@ class KeeperLink:
             id=id, argv=argv, env=env, cwd=cwd, exit=log_file.with_name("exit.json"), stdout=None, stderr=log_file
         )
         return spawned.pid
+
+    # ---------------------------------------------------------------- programs by the batch
+
+    def run(self, job: dict[str, Any], listener: Listener) -> None:
+        """Start a program: at most once, however often keepers come and go. What is asked in one turn goes together.
+
+        Arguments:
+            job: `id`, `argv`, `env` (added to what all jobs have), `cwd`, and the files `stdout` and `stderr`.
+            listener: is told, until it has heard of the end and that nothing is left.
+        """
+        self._runs[job["id"]] = _Run(listener, job)
+        self._to_run.append(job)
+        self._soon()
+
+    def look(self, id: str, listener: Listener) -> None:
+        """Be told of a program that an agent before us started; nothing is started."""
+        self._runs[id] = _Run(listener, None)
+        self._to_look.append(id)
+        self._soon()
+
+    def drop(self, id: str) -> None:
+        """Let go of a program whose end is written down by us."""
+        self._runs.pop(id, None)
+        self._to_drop.append(id)
+        self._soon()
+
+    def end(self, id: str) -> None:
+        """End a program and let go of it: nobody wants to hear of it any more."""
+        self._runs.pop(id, None)
+        self._tell_keeper([{"op": "end", "ids": [id]}])
+
+    def keep(self, ids: Iterable[str]) -> None:
+        """End and forget every program but these: nobody wants the others."""
+        self._tell_keeper([{"op": "keep", "ids": list(ids)}])
+
+    def _soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        requests: list[dict[str, Any]] = []
+        if self._to_run:
+            requests.append({"op": "run", "env": self._env, "jobs": self._to_run})
+        if self._to_look:
+            requests.append({"op": "look", "ids": self._to_look})
+        if self._to_drop:
+            requests.append({"op": "drop", "ids": self._to_drop})
+        self._to_run, self._to_look, self._to_drop = [], [], []
+        self._tell_keeper(requests)
+
+    def _tell_keeper(self, requests: list[dict[str, Any]]) -> None:
+        try:
+            if self._client is not None:
+                self._client.send(requests)
+        except KeeperGone:  # the next one is told of all that is not over
+            log.info("the keeper is gone: what it was asked for is asked of the next one")
+
+    def _ask_again(self) -> None:
+        """Another keeper: it is told of everything that is not over, and of nothing else."""
+        self._to_run = [run.job for run in self._runs.values() if run.job is not None]
+        self._to_look = [id for id, run in self._runs.items() if run.job is None]
+        self._to_drop = []
+        self.keep(self._runs)
+        self._flush()
+
+    def _told(self, events: list[dict[str, Any]]) -> None:
+        """What the keeper tells of programs."""
+        for event in events:
+            if event["event"] == "started":
+                for id, at in event["groups"]:
+                    run = self._runs.get(id)
+                    if run is not None:
+                        run.job = None
+                        self._guarded(run.listener, lambda run=run, at=at: run.listener.on_started(at))
+                continue
+            id = event["id"]
+            run = self._runs.get(id)
+            if run is not None:
+                run.job = None
+                self._guarded(run.listener, lambda id=id, run=run, event=event: self._told_one(id, run.listener, event))
+
+    def _guarded(self, listener: Listener, tell: Callable[[], None]) -> None:
+        """One listener's fault is its own."""
+        try:
+            tell()
+        except Exception as error:  # noqa: BLE001 - it says what becomes of it
+            listener.on_fault(error)
+
+    def _told_one(self, id: str, listener: Listener, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "ended":
+                if event["gone"]:
+                    del self._runs[id]
+                listener.on_ended(ExitRecord.from_json(event), gone=event["gone"])
+            case "cleared":
+                del self._runs[id]
+                listener.on_cleared()
+            case "unstarted":
+                del self._runs[id]
+                listener.on_unstarted(event["step"], event["errno"])
+            case _:
+                del self._runs[id]
+                listener.on_unknown()
+
+    # ---------------------------------------------------------------- groups one by one
 
     async def exit_of(self, id: str, exit_file: Path) -> asyncio.Future[ExitRecord]:
         """A future of the group's exit record; done at once for one that ended, or that no keeper knows."""
@@ -164,9 +321,11 @@ class KeeperLink:
                 log.warning("%s", error)
 
     async def _connect(self) -> None:
-        client = KeeperClient(self._data)
+        client = KeeperClient(self._data, self._told)
         await client.connect()
         self._client = client
+        if self._listening is not None:
+            self._ask_again()
 
     async def _resync(self) -> None:
         """Learn of exits that happened while nobody listened."""

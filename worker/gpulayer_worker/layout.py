@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -78,6 +79,11 @@ class Layout:
     """Paths below the data folder, and the small files in them."""
 
     data: Path
+
+    @property
+    def command_log(self) -> Path:
+        """What is known of commands."""
+        return self.data / "commands.log"
 
     @property
     def blobs(self) -> Path:
@@ -186,12 +192,14 @@ class Layout:
         except OSError:  # none is ready, or this is the first attempt here
             _furnish(folder)
 
-    def load(self) -> list[Held]:
-        """Every attempt that is here, as an agent before us left it."""
+    def load(self, others: Container[str] = ()) -> list[Held]:
+        """Every attempt that is here, as an agent before us left it, but `others`, which have no log of their own."""
         found: list[Held] = []
         for folder in self.data.glob("new-*"):
             shutil.rmtree(folder, ignore_errors=True)
         for folder in sorted(self.data.glob("attempts/*")):
+            if folder.name in others:
+                continue
             record = _last_record(folder / _LOG)
             held = record.held() if record is not None else None
             if held is None:

@@ -10,7 +10,6 @@ was on its way, and an attempt is ended at 0.8 of that time.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 from gpulayer.protocol.messages import (
@@ -18,10 +17,8 @@ from gpulayer.protocol.messages import (
     Assign,
     CancelAttempt,
     EndSession,
-    Finished,
     Forget,
     HeartbeatAck,
-    HeldAttempt,
     HeldSession,
     NotStarted,
     Progress,
@@ -37,6 +34,7 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
 )
 from gpulayer.protocol.types import FRAME_DATA_BYTES
+from gpulayer_worker.leases import Leases
 from gpulayer_worker.link_events import (
     Began,
     CloseSession,
@@ -47,6 +45,7 @@ from gpulayer_worker.link_events import (
     Effect,
     Ended,
     Event,
+    Full,
     GaveBack,
     Gone,
     Held,
@@ -77,6 +76,7 @@ __all__ = [
     "Effect",
     "Ended",
     "Event",
+    "Full",
     "GaveBack",
     "Gone",
     "Held",
@@ -101,14 +101,14 @@ __all__ = [
 #: Bytes of one attempt that may be on their way without an acknowledgement.
 WINDOW_BYTES = 4 * 1024 * 1024
 
-#: A connection on which nothing came for so long is not one.
-SILENT_S = 12.0
-
 #: The part of `lost_after_s` after which a worker ends a leased attempt by itself.
 LEASE_PART = 0.8
 
 #: What a new agent grants the leases that it finds: when the agent before it had a word is not known.
 RESUMED_LEASE_S = 5.0
+
+#: A connection on which nothing came for so long is not one.
+SILENT_S = 12.0
 
 
 class Link:
@@ -123,11 +123,10 @@ class Link:
         self.connected = False
         self.connected_at = now
         self.last_word = now
-        self.lost_after_s = 60.0
         self.epoch = 0
+        self._full = ""  # why no more work is taken
         self._now = now
-        self._leases_from = now - LEASE_PART * self.lost_after_s + RESUMED_LEASE_S
-        self._heartbeats: deque[float] = deque()  # when each was sent that is not answered yet
+        self._leases = Leases(now, part=LEASE_PART, resumed_s=RESUMED_LEASE_S)
 
     @property
     def busy(self) -> bool:
@@ -138,7 +137,7 @@ class Link:
         """Apply one event; the effects are to be carried out in order."""
         out: list[Effect] = []
         self._now = now
-        if self._leases_over():
+        if self._leases.over(self._now):
             self._end_leases(out)
         match event:
             case SpoolGrew(attempt=name, end=end):
@@ -148,7 +147,7 @@ class Link:
                 self._received(message, out)
             case Connected():
                 self.connected, self.welcomed, self.connected_at = True, False, now
-                self._heartbeats.clear()
+                self._leases.connected()
                 self.ended_sessions.clear()
                 out.append(self._hello())
             case Disconnected():
@@ -182,6 +181,8 @@ class Link:
                 self.closing.discard(name)
                 self.ended_sessions[name] = reason
                 self._tell(SessionEnded(session=name, reason=reason), out)
+            case Full(reason=reason):
+                self._full = reason
             case Doing(attempt=name, text=text) if name in self.held:
                 self._tell(Progress(attempt=name, text=text), out)
             case _:
@@ -207,27 +208,28 @@ class Link:
 
     def _ended(self, held: Held, event: Ended, out: list[Effect]) -> None:
         if held.outcome is not None:
+            if event.gone and not held.gone:
+                self._gone(held, out)
             return
         held.outcome, held.end = event.outcome, event.end
         held.spool_end = max(held.spool_end, event.end)
+        held.began = held.began or event.began
+        held.gone = held.gone or event.gone
         out.append(Persist(attempt=event.attempt))
         self._pump(held, out)
 
     # ------------------------------------------------------------ what goes out
 
     def _hello(self) -> SayHello:
-        attempts = [
-            HeldAttempt(attempt=name, started=held.began, ended=held.outcome is not None, released=held.gone)
-            for name, held in self.held.items()
-        ]
-        return SayHello(attempts=tuple(attempts), sessions=tuple(HeldSession(session=s) for s in sorted(self.sessions)))
+        attempts = tuple(held.declared for held in self.held.values())
+        return SayHello(attempts=attempts, sessions=tuple(HeldSession(session=s) for s in sorted(self.sessions)))
 
     def _pump(self, held: Held, out: list[Effect]) -> None:
         """Send what may be sent of an attempt: its begin, its bytes, its end, its release, each in its turn."""
         if not self.welcomed:
             return
         name = held.assign.attempt
-        if held.began and not held.told_began and not held.recorded:
+        if held.began and not held.told_began and not held.recorded and not self._ends_now(held):
             held.told_began = True
             out.append(Send(message=Started(attempt=name)))
         while not held.recorded and held.sent < held.spool_end and held.sent - held.acked < WINDOW_BYTES:
@@ -237,12 +239,17 @@ class Link:
         if held.outcome is not None and held.end is not None and held.sent >= held.end and not held.recorded:
             if held.told_end:
                 return
-            held.told_end = True
-            out.append(Send(message=Finished(attempt=name, end_offset=held.end, outcome=held.outcome)))
+            # Where nothing is left of it, that is told with the end, and only `Forget` follows.
+            held.told_end, held.told_gone = True, held.gone
+            out.append(Send(message=held.finished(held.outcome, held.end)))
         if held.gone and held.recorded and not held.told_gone:
             held.told_gone = True
             back = NotStarted(attempt=name, reason=held.given_back) if held.given_back else None
             out.append(Send(message=back or Released(attempt=name)))
+
+    def _ends_now(self, held: Held) -> bool:
+        """Whether all that is left of an attempt goes out now: its end says then that it began."""
+        return held.end is not None and held.end - held.acked <= WINDOW_BYTES
 
     # ------------------------------------------------------------ what comes in
 
@@ -255,8 +262,7 @@ class Link:
             case Welcome():
                 self._welcome(message, out)
             case HeartbeatAck():
-                if self._heartbeats:
-                    self._leases_from = max(self._leases_from, self._heartbeats.popleft())
+                self._leases.answered()
             case _:
                 self._ordered(message, out)
 
@@ -299,7 +305,9 @@ class Link:
             return f"its session had ended: {self.ended_sessions[assign.session]}"
         if assign.session in self.closing:
             return "its session is ending"
-        if assign.leased and self._leases_over():
+        if self._full:
+            return self._full
+        if assign.leased and self._leases.over(self._now):
             return "its lease was over when it came"
         return ""
 
@@ -316,6 +324,7 @@ class Link:
         if held is None or held.recorded:
             return
         held.recorded = True
+        held.told_gone = False
         out.append(Persist(attempt=held.assign.attempt))
         self._pump(held, out)
 
@@ -337,8 +346,7 @@ class Link:
     def _welcome(self, welcome: Welcome, out: list[Effect]) -> None:
         self.welcomed = True
         self.epoch = welcome.epoch
-        self.lost_after_s = welcome.lost_after_s
-        self._leases_from = max(self._leases_from, self.connected_at)
+        self._leases.welcomed(self.connected_at, welcome.lost_after_s)
         for name, reason in self.ended_sessions.items():  # the hello declared them
             out.append(Send(message=SessionEnded(session=name, reason=reason)))
         for verdict in welcome.verdicts:
@@ -365,15 +373,12 @@ class Link:
     def _tick(self, out: list[Effect]) -> None:
         """Come back when nobody answers; end what an agent before us was told to end."""
         if self.welcomed:
-            self._heartbeats.append(self._now)
+            self._leases.asked(self._now)
         if self.connected and self._now - max(self.last_word, self.connected_at) > SILENT_S:
             out.append(Reconnect(reason="no word from the control plane"))
         for held in self.held.values():
             if held.recorded and held.live and not held.killed:
                 self._kill(held, "its results are not wanted", out)
-
-    def _leases_over(self) -> bool:
-        return self._now - self._leases_from >= LEASE_PART * self.lost_after_s
 
     def _end_leases(self, out: list[Effect]) -> None:
         """End leased attempts before another worker may be given them. Their results are given up."""

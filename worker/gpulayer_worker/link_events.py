@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gpulayer.protocol.messages import Assign, HeldAttempt, HeldSession, ServerMessage, WorkerMessage
+from gpulayer.protocol.messages import Assign, Finished, HeldAttempt, HeldSession, ServerMessage, WorkerMessage
 from gpulayer.protocol.types import Outcome
 
 # ---------------------------------------------------------------- events
@@ -45,11 +45,16 @@ class Began:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The program ended; its spool is `end` bytes long and will not grow."""
+    """The program ended; its spool is `end` bytes long and will not grow.
+
+    `began`: it ran, also where no `Began` told so; `gone`: no process of it is left.
+    """
 
     attempt: str
     end: int
     outcome: Outcome
+    began: bool = False
+    gone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +100,13 @@ class Tick:
     """Time passes: once a second. While the link is welcomed, a heartbeat is sent right after each."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Full:
+    """Why no more work is taken; '' where it is."""
+
+    reason: str
+
+
 Event: TypeAlias = (
     Connected
     | Disconnected
@@ -108,6 +120,7 @@ Event: TypeAlias = (
     | SessionGone
     | Doing
     | Tick
+    | Full
 )
 
 # ---------------------------------------------------------------- effects
@@ -234,3 +247,14 @@ class Held:
     def live(self) -> bool:
         """Whether its program runs, or is about to."""
         return self.outcome is None and not self.gone
+
+    @property
+    def declared(self) -> HeldAttempt:
+        """What a hello says of it."""
+        name = self.assign.attempt
+        return HeldAttempt(attempt=name, started=self.began, ended=self.outcome is not None, released=self.gone)
+
+    def finished(self, outcome: Outcome, end: int) -> Finished:
+        """What tells its end, and all else of it that is so by now."""
+        name = self.assign.attempt
+        return Finished(attempt=name, end_offset=end, outcome=outcome, began=self.began, released=self.gone)

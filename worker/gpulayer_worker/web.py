@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
-
 import httpx
 import msgspec
 
 from gpulayer.protocol.endpoint import Endpoint, on_loopback
+from gpulayer.protocol.pin import context_of
 from gpulayer.protocol.types import Problem
 
 ENDED_TOKENS = ("token_revoked", "token_expired", "token_used")
@@ -19,11 +18,11 @@ _PROBLEM_BYTES = 65_536
 def open_client(endpoint: Endpoint, timeout: httpx.Timeout | float) -> httpx.Client:
     """A client whose paths begin with `/v1`, below the address's own path. It follows no redirect.
 
-    With https it trusts what this system trusts. Raises ValueError or ImportError for a proxy of the environment that
-    can't be used.
+    With https it trusts the endpoint's own certificate alone, where it has one, else what this system trusts. Raises
+    ValueError or ImportError for a proxy of the environment that can't be used.
     """
     # without TLS there are no certificates to load, which takes 60 ms
-    verify = ssl.create_default_context() if endpoint.url.startswith("https:") else False
+    verify = context_of(endpoint) or False
     return httpx.Client(
         base_url=endpoint.url,
         headers={"Authorization": f"Bearer {endpoint.token}"},

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -14,13 +16,18 @@ import msgspec
 from gpulayer.protocol.endpoint import Endpoint, write_private
 from gpulayer.protocol.types import Struct
 from gpulayer.source import Manifest, materialize, read_pack, synchronize, worth_compressing
+from gpulayer.source.again import LARGE_BYTES
 from gpulayer.source.blobs import BlobReader, Blobs, Span
+from gpulayer.source.cache import Cache, default_limit
+from gpulayer.source.download import fetch_part
 from gpulayer.source.materialize import Written
 from gpulayer.source.pack import Pieces
 from gpulayer_worker.web import open_client
 
 TIMEOUT = httpx.Timeout(30.0, read=120.0)
 _CHUNK_BYTES = 256 * 1024
+_TOLD_EVERY_S = 0.5
+_READ_WITHIN_S = 600.0  # a kernel reads the values that it is given
 
 
 class FetchError(RuntimeError):
@@ -34,20 +41,50 @@ class _Kept(Struct, frozen=True, kw_only=True):
     written: tuple[tuple[int, int] | None, ...]  # size, mtime in nanoseconds; None for what is not ours any more
 
 
+class _Progress:
+    """How far the large blobs are, said now and then."""
+
+    def __init__(self, total_bytes: int, tell: Callable[[str], None]):
+        self._total_bytes = total_bytes
+        self._tell = tell
+        self._done_bytes = 0
+        self._next_s = 0.0
+
+    def of_one(self, got_bytes: int) -> None:
+        """So much of the one that is on its way is here."""
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _TOLD_EVERY_S
+            got, total = (self._done_bytes + got_bytes) / 1e6, self._total_bytes / 1e6
+            self._tell(f"fetching large files · {got:.0f} of {total:.0f} MB")
+
+    def one_more(self, size_bytes: int) -> None:
+        """One is here whole."""
+        self._done_bytes += size_bytes
+
+
 class Workspaces:
     """Makes workspaces from bundles. Its methods block: call them in a thread, for one workspace one at a time."""
 
     def __init__(
-        self, blobs: Blobs, endpoint: Callable[[], Endpoint], beside: Callable[[], Path | None] = lambda: None
+        self,
+        blobs: Blobs,
+        endpoint: Callable[[], Endpoint],
+        beside: Callable[[], Path | None] = lambda: None,
+        *,
+        cache_bytes: int | None = None,
     ):
-        """`beside` names the folder of the control plane's blobs where that is on this machine.
+        """What is used of `blobs` is kept, and of the rest the last used, `cache_bytes` at most (`default_limit`).
 
+        `beside` names the folder of the control plane's blobs where that is on this machine.
         What is there is read there: for a local worker nothing travels, and no blob is stored twice.
         """
         self._blobs = blobs
+        self._cache = Cache(blobs, default_limit(blobs.folder) if cache_bytes is None else cache_bytes)
         self._endpoint = endpoint
         self._beside = beside
         self._reader: BlobReader | None = None  # of that folder
+        self._lock = threading.Lock()
+        self._fetching: dict[str, threading.Lock] = {}  # by digest: large blobs that are on their way
         self._kept: dict[Path, tuple[Manifest, Written]] = {}  # of sessions' workspaces, by their state's file
         self._digests: dict[Path, str] = {}  # of the bundles that these are at
 
@@ -69,7 +106,8 @@ class Workspaces:
             shutil.rmtree(target)
         target.mkdir(mode=0o700, parents=True)
         if digest:
-            materialize(self._fetch(digest, tell), target, self._find)
+            with self._fetched(digest, tell) as manifest:
+                materialize(manifest, target, self._find)
 
     def update(self, digest: str, target: Path, state: Path, tell: Callable[[str], None]) -> None:
         """Bring a session's workspace to a bundle: only files that changed at home are written.
@@ -85,14 +123,14 @@ class Workspaces:
         self._digests[state] = digest
 
     def _bring(self, digest: str, target: Path, state: Path, tell: Callable[[str], None]) -> None:
-        old, written = self._kept.pop(state, None) or _remembered(state, self._blobs)
+        old, written = self._kept.pop(state, None) or self._remembered(state)
         new = old
         if not target.exists():
-            new = self._fetch(digest, tell)
-            written = self._make(new, target)
+            with self._fetched(digest, tell) as new:
+                written = self._make(new, target)
         elif old.digest != digest:
-            new = self._fetch(digest, tell, near=old)
-            written = synchronize(old, new, target, self._find, written)
+            with self._fetched(digest, tell, near=old) as new:
+                written = synchronize(old, new, target, self._find, written)
         if new is not old:
             note = _Kept(digest=digest, written=tuple(written.get(entry.path) for entry in new.files))
             write_private(state, msgspec.json.encode(note))
@@ -108,28 +146,46 @@ class Workspaces:
         new.rename(target)
         return written
 
-    def _fetch(self, digest: str, tell: Callable[[str], None], near: Manifest | None = None) -> Manifest:
-        """The manifest, with every blob within reach that it names and `near`, which the workspace is at, does not."""
+    @contextlib.contextmanager
+    def _fetched(self, digest: str, tell: Callable[[str], None], near: Manifest | None = None) -> Iterator[Manifest]:
+        """The manifest, with every blob within reach that it names and `near`, which the workspace is at, does not.
+
+        They stay there within the block.
+        """
         self._look_beside()
-        try:
-            with contextlib.ExitStack() as stack:
-                client: httpx.Client | None = None
-                if digest not in self._blobs:
-                    if self._reader is not None and digest in self._reader:
-                        self._blobs.put(digest, [self._reader.read(digest)])  # needed when that folder may be gone
-                    else:
-                        client = stack.enter_context(self._client())
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._cache.pinned((digest,)))
+            try:
+                with contextlib.ExitStack() as asking:
+                    client: httpx.Client | None = None
+                    if not self._has(digest):
+                        client = asking.enter_context(self._client())
                         self._get(client, digest)
-                manifest = Manifest.from_bytes(self._blobs.read(digest), near)
-                if missing := self._missing(manifest, near):
-                    self._get_pack(client or stack.enter_context(self._client()), missing, tell)
-        except httpx.HTTPError as error:
-            raise FetchError(f"bundle {digest[:12]}… could not be fetched: {why(error)}") from error
-        return manifest
+                    manifest = Manifest.from_bytes(self._blobs.read(digest), near)
+                    named = self._named(manifest, near)
+                    stack.enter_context(self._cache.pinned(named))
+                    if missing := self._missing(named):
+                        self._get_all(client or asking.enter_context(self._client()), missing, tell)
+            except httpx.HTTPError as error:
+                raise FetchError(f"bundle {digest[:12]}… could not be fetched: {why(error)}") from error
+            self._blobs.used((digest, *named))
+            yield manifest
+        if missing:
+            self._cache.trim_soon()
+
+    def _has(self, digest: str) -> bool:
+        """Whether a manifest is in the cache; one that is within reach is taken into it, for when that ends."""
+        if digest in self._blobs:
+            return True
+        if self._reader is None or digest not in self._reader:
+            return False
+        self._blobs.put(digest, [self._reader.read(digest)])
+        return True
 
     def blob(self, digest: str, tell: Callable[[str], None]) -> Span:
         """Where one blob is, fetched if it is not within reach. Raises `FetchError`, `BlobError`."""
         self._look_beside()
+        self._cache.pin_for(digest, _READ_WITHIN_S)
         span = self._find(digest)
         if span is not None:
             return span
@@ -139,6 +195,7 @@ class Workspaces:
                 self._get(client, digest)
         except httpx.HTTPError as error:
             raise FetchError(f"blob {digest[:12]}… could not be fetched: {why(error)}") from error
+        self._cache.trim_soon()
         path = self._blobs.path(digest)
         return Span(str(path), 0, path.stat().st_size)
 
@@ -153,15 +210,35 @@ class Workspaces:
         span = self._blobs.find(digest)
         return self._reader.find(digest) if span is None and self._reader is not None else span
 
-    def _missing(self, manifest: Manifest, near: Manifest | None) -> dict[str, int]:
-        """Blobs that lack, with their sizes in bytes; what is in the workspace already need not be in the cache."""
+    def _named(self, manifest: Manifest, near: Manifest | None) -> dict[str, int]:
+        """Blobs that a workspace needs, with their sizes in bytes; what is in it already need not be in the cache."""
         there = near.by_path if near is not None else {}
         files = [entry for entry in manifest.files if there.get(entry.path) != entry]
-        sizes = {entry.sha256: entry.size for entry in files if entry.sha256}
+        return {entry.sha256: entry.size for entry in files if entry.sha256}
+
+    def _missing(self, sizes: dict[str, int]) -> dict[str, int]:
+        """Those that lack."""
         for blobs in (self._blobs, self._reader):
             if blobs is not None and sizes:
                 sizes = {digest: sizes[digest] for digest in blobs.missing(sizes)}
         return sizes
+
+    def _remembered(self, state: Path) -> tuple[Manifest, Written]:
+        """How a workspace was left, by an agent before us."""
+        try:
+            kept = msgspec.json.decode(state.read_bytes(), type=_Kept)
+        except FileNotFoundError:
+            return Manifest(files=()), {}
+        self._look_beside()
+        if not self._has(kept.digest):
+            try:
+                with self._client() as client:
+                    self._get(client, kept.digest)
+            except httpx.HTTPError as error:
+                raise FetchError(f"bundle {kept.digest[:12]}… could not be fetched: {why(error)}") from error
+        manifest = Manifest.from_bytes(self._blobs.read(kept.digest))
+        left = zip(manifest.files, kept.written, strict=True)
+        return manifest, {entry.path: written for entry, written in left if written is not None}
 
     def _client(self) -> httpx.Client:
         return open_client(self._endpoint(), TIMEOUT)
@@ -170,6 +247,28 @@ class Workspaces:
         with client.stream("GET", f"/v1/blobs/{digest}") as response:
             response.raise_for_status()
             self._blobs.put(digest, response.iter_bytes(_CHUNK_BYTES))
+
+    def _get_all(self, client: httpx.Client, missing: dict[str, int], tell: Callable[[str], None]) -> None:
+        """Small ones together, each large one by itself: that goes on where a connection broke."""
+        if small := {digest: size for digest, size in missing.items() if size < LARGE_BYTES}:
+            self._get_pack(client, small, tell)
+        large = {digest: size for digest, size in missing.items() if size >= LARGE_BYTES}
+        progress = _Progress(sum(large.values()), tell)
+        for digest, size in large.items():
+            self._get_large(client, digest, size, progress)
+
+    def _get_large(self, client: httpx.Client, digest: str, size: int, progress: _Progress) -> None:
+        """One thread fetches it; another that wants it too finds it here then."""
+        with self._lock:
+            fetching = self._fetching.setdefault(digest, threading.Lock())
+        with fetching:
+            if self._blobs.missing({digest: size}):
+                part = str(self._blobs.folder / "partial" / f"{digest}.{size}")
+                fetch_part(client, digest, part, size, progress.of_one)
+                self._blobs.adopt(digest, part)
+        progress.one_more(size)
+        with self._lock:
+            self._fetching.pop(digest, None)
 
     def _get_pack(self, client: httpx.Client, missing: dict[str, int], tell: Callable[[str], None]) -> None:
         """Only what lacks is asked for; what came whole before a connection breaks is kept."""
@@ -188,13 +287,3 @@ def why(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.HTTPStatusError):  # its own text has a second line
         return f"the control plane answered {error.response.status_code} {error.response.reason_phrase}"
     return str(error) or type(error).__name__
-
-
-def _remembered(state: Path, blobs: Blobs) -> tuple[Manifest, Written]:
-    try:
-        kept = msgspec.json.decode(state.read_bytes(), type=_Kept)
-    except FileNotFoundError:
-        return Manifest(files=()), {}
-    manifest = Manifest.from_bytes(blobs.read(kept.digest))
-    left = zip(manifest.files, kept.written, strict=True)
-    return manifest, {entry.path: written for entry, written in left if written is not None}

@@ -73,6 +73,9 @@ export interface IRequirements {
 export interface IJob {
   id: string;
   state: State;
+  kind: string; // 'cell' or 'command'
+  command: string; // of a command, as a shell would take it
+  tasks: Partial<Record<State, number>>; // of a job with many tasks: how many in each state
   name: string;
   cancelling: boolean;
   owner: string;
@@ -190,6 +193,9 @@ function toOutcome(wire: Wire<IOutcome, 'state'>): IOutcome {
 /** A job with every field. */
 export function toJob(wire: WireJob): IJob {
   return {
+    kind: 'cell',
+    command: '',
+    tasks: {},
     name: '',
     cancelling: false,
     owner: '',

@@ -1,8 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import type { IJob, IReason } from '../api/types';
-import { isTerminal } from '../api/types';
+import type { IJob, IReason, State } from '../api/types';
+import { isTerminal, TERMINAL } from '../api/types';
 import { failure, runningS, shortDuration, stateWord } from '../words';
 import type { IPartProps } from './common';
 import { Action, Name, Section, StateSign, When } from './common';
@@ -94,10 +94,11 @@ function Job(props: IJobsProps & { job: IJob }): JSX.Element {
           onClick={() => actions.open(job)}
         >
           <span className="gpulayer-Job-id">{job.id}</span>
-          <Name text={job.name} />
+          <Name text={job.name} title={job.command || job.name} />
         </button>
         <span className="gpulayer-Job-more">
           <Name className="gpulayer-Job-where" text={where(job, trans)} />
+          <Tasks job={job} trans={trans} />
           {waits && (
             <Action
               name="why"
@@ -127,6 +128,34 @@ function Job(props: IJobsProps & { job: IJob }): JSX.Element {
       {waits && why && <Why reasons={job.reasons} trans={trans} />}
     </li>
   );
+}
+
+/** Of a job with many tasks: how many are over. */
+function Tasks(props: { job: IJob; trans: TranslationBundle }): JSX.Element | null {
+  const { over, total } = counts(props.job);
+  if (total < 2) {
+    return null;
+  }
+  const label = props.trans.__('%1 of %2 tasks are over', over, total);
+  return (
+    <span className="gpulayer-Tasks" title={states(props.job)}>
+      {props.trans.__('%1 of %2', over, total)}
+      <progress max={total} value={over} aria-label={label} />
+    </span>
+  );
+}
+
+/** How many tasks a job has, and how many of them are over. */
+export function counts(job: IJob): { over: number; total: number } {
+  const tasks = Object.entries(job.tasks) as [State, number][];
+  const sum = (these: [State, number][]): number => these.reduce((all, [, n]) => all + n, 0);
+  return { over: sum(tasks.filter(([state]) => TERMINAL.has(state))), total: sum(tasks) };
+}
+
+function states(job: IJob): string {
+  return Object.entries(job.tasks)
+    .map(([state, n]) => `${n} ${state}`)
+    .join(', ');
 }
 
 function where(job: IJob, trans: TranslationBundle): string {

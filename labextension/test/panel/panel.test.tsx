@@ -125,6 +125,23 @@ describe('jobs', () => {
     })
   ];
 
+  it('with many tasks tell how many are over, and their command on hover', () => {
+    const tasks = { succeeded: 30, failed: 1, running: 4, queued: 61 };
+    draw({
+      fleet: { jobs: [job('running', { id: 's', name: 'sweep', command: './run.sh 1', tasks })] }
+    });
+    expect(words('[data-job="s"] .gpulayer-Tasks')).toBe('31 of 96');
+    const bar = find('[data-job="s"] progress');
+    expect([bar?.getAttribute('max'), bar?.getAttribute('value')]).toEqual(['96', '31']);
+    expect(bar?.getAttribute('aria-label')).toBe('31 of 96 tasks are over');
+    expect(find('[data-job="s"] .gpulayer-Job-open .gpulayer-Name')?.title).toBe('./run.sh 1');
+  });
+
+  it('with one task show no count', () => {
+    draw({ fleet: { jobs: JOBS } });
+    expect(find('.gpulayer-Tasks')).toBeNull();
+  });
+
   it('show their state as a word for those who see no shape', () => {
     draw({ fleet: { jobs: JOBS } });
     const states = [...node.querySelectorAll('[data-section="jobs"] .gpulayer-State')];

@@ -15,9 +15,11 @@ from gpulayer.protocol.messages import (
     Released,
     SessionEnded,
     Started,
+    WorkerMessage,
 )
 from gpulayer.protocol.types import Outcome, State
 from gpulayer_server.core import sessions
+from gpulayer_server.core.ending import end_task
 from gpulayer_server.core.events import Effects, WorkerSaid
 from gpulayer_server.core.state import Attempt, Task, Worker
 
@@ -26,35 +28,48 @@ if TYPE_CHECKING:
 
 
 def said(plane: Plane, event: WorkerSaid, now: float, out: Effects) -> None:
-    """A worker's message. Words about an attempt that is over, or another worker's, change nothing."""
+    """A worker's frame. Words about an attempt that is over, or another worker's, change nothing."""
     worker = plane.by_conn.get(event.conn)
     if worker is None:
         return  # its connection was replaced or closed; its next hello tells everything
     worker.last_seen_at = now
-    match event.message:
-        case Heartbeat(notes=notes):
-            out.fleet_changed |= worker.notes != notes
-            worker.notes = notes
-            out.send(event.conn, HeartbeatAck())
+    for message in event.messages:
+        if isinstance(message, Finished):
+            if not _finished(plane, worker, event, message, now, out):
+                return  # its connection is about to be closed
+        else:
+            _heard(plane, worker, message, now, out)
+
+
+def _heard(plane: Plane, worker: Worker, message: WorkerMessage, now: float, out: Effects) -> None:
+    match message:
         case Started(attempt=name):
             attempt = _current(plane, worker, name)
             if attempt is not None:
                 started(plane, attempt, now, out)
-        case Finished(attempt=name) as message:
-            _finished(plane, worker, event, message, now, out)
         case Released(attempt=name):
             release(plane, worker, name, now, out)
-            out.send(event.conn, Forget(attempt=name))
-            plane.place_all(now, out)
-        case NotStarted(attempt=name):
-            _not_started(plane, worker, name, now, out)
+            out.send(worker.conn, Forget(attempt=name))
+        case Heartbeat():
+            _beat(plane, worker, message, out)
+            out.send(worker.conn, HeartbeatAck())
+        case NotStarted(attempt=name, reason=reason):
+            _not_started(plane, worker, name, reason, now, out)
         case SessionEnded(session=name, reason=reason):
             sessions.ended(plane, worker, name, reason, out)
-            plane.place_all(now, out)
         case Progress(attempt=name, text=text):
             _progress(plane, _current(plane, worker, name), text, out)
         case _:
             pass  # Hello and Output come in by doors of their own
+
+
+def _beat(plane: Plane, worker: Worker, message: Heartbeat, out: Effects) -> None:
+    """It is there; what stands against it, and whether it takes work, may be another now."""
+    if worker.notes == message.notes and worker.full == message.full:
+        return
+    worker.notes, worker.full = message.notes, message.full
+    out.fleet_changed = True
+    plane.look_for_room = True
 
 
 def _current(plane: Plane, worker: Worker, name: str) -> Attempt | None:
@@ -71,7 +86,7 @@ def _progress(plane: Plane, attempt: Attempt | None, text: str, out: Effects) ->
         out.changed.add(plane.tasks[attempt.task].job)
 
 
-def started(plane: Plane, attempt: Attempt, now: float, out: Effects) -> None:
+def started(plane: Plane, attempt: Attempt, began_at: float, out: Effects) -> None:
     """The attempt's program runs. It may be known to, or run for its worker only since it was out of touch."""
     task = plane.tasks[attempt.task]
     if task.state is State.RUNNING and attempt.started_at is not None:
@@ -79,7 +94,7 @@ def started(plane: Plane, attempt: Attempt, now: float, out: Effects) -> None:
     if task.state is not State.RUNNING:
         task.move(State.RUNNING)
     if attempt.started_at is None:
-        attempt.started_at = now
+        attempt.started_at = began_at
     attempt.progress = ""
     session = plane.sessions.get(attempt.session) if attempt.session else None
     if session is not None and not session.used:
@@ -90,35 +105,40 @@ def started(plane: Plane, attempt: Attempt, now: float, out: Effects) -> None:
     out.changed.add(task.job)
 
 
-def _finished(plane: Plane, worker: Worker, event: WorkerSaid, message: Finished, now: float, out: Effects) -> None:
+def _finished(plane: Plane, worker: Worker, event: WorkerSaid, message: Finished, now: float, out: Effects) -> bool:
+    """An end, perhaps with the release; False when bytes of its stream are missing."""
     attempt = _current(plane, worker, message.attempt)
-    if attempt is None:
+    if attempt is not None:
+        if event.acked.get(attempt.id, 0) < message.end_offset:
+            # Bytes were lost on the way. A new connection begins with how far they came: from there they come again.
+            out.closes.append((event.conn, "bytes are missing"))
+            return False
+        _end(plane, attempt, message, now, out)
+    if message.released:
+        release(plane, worker, message.attempt, now, out)
+        out.send(event.conn, Forget(attempt=message.attempt))
+    else:
         out.send(event.conn, Recorded(attempt=message.attempt))
-        return
-    if event.acked < message.end_offset:
-        # Bytes were lost on the way. A new connection begins with how far they came: from there they come again.
-        out.closes.append((event.conn, "bytes are missing"))
-        return
-    task = plane.tasks[attempt.task]
-    outcome = message.outcome
-    if task.state is State.UNREACHABLE or (task.state is State.ASSIGNED and outcome.state is State.SUCCEEDED):
-        started(plane, attempt, now, out)
-    close_attempt(plane, attempt, message.end_offset, now, out)
-    end_task(task, outcome.state, outcome, now, out)
-    out.send(event.conn, Recorded(attempt=attempt.id))
-    if attempt.session is not None:
-        plane.place_all(now, out)
+    return True
 
 
-def _not_started(plane: Plane, worker: Worker, name: str, now: float, out: Effects) -> None:
+def _end(plane: Plane, attempt: Attempt, message: Finished, now: float, out: Effects) -> None:
+    task, outcome = plane.tasks[attempt.task], message.outcome
+    unsaid = task.state is State.ASSIGNED and (message.began or outcome.state is State.SUCCEEDED)
+    if unsaid or task.state is State.UNREACHABLE:
+        started(plane, attempt, max(attempt.assigned_at, now - (outcome.wall_s or 0.0)), out)
+    close_attempt(plane, attempt, message.end_offset, "", now, out)
+    end_task(plane, task, outcome.state, outcome, now, out)
+
+
+def _not_started(plane: Plane, worker: Worker, name: str, reason: str, now: float, out: Effects) -> None:
     attempt = _current(plane, worker, name)
     if attempt is not None:
-        requeue_unstarted(plane, plane.tasks[attempt.task], now, out)
+        requeue_unstarted(plane, plane.tasks[attempt.task], reason, now, out)
     out.send(worker.conn, Forget(attempt=name))
-    plane.place_all(now, out)
 
 
-def requeue_unstarted(plane: Plane, task: Task, now: float, out: Effects) -> None:
+def requeue_unstarted(plane: Plane, task: Task, reason: str, now: float, out: Effects) -> None:
     """Its worker says that an attempt never started: the task waits again, or ends if its end was wanted.
 
     It counts as running, too, since its worker came back with it.
@@ -126,17 +146,17 @@ def requeue_unstarted(plane: Plane, task: Task, now: float, out: Effects) -> Non
     attempt = task.attempt
     if attempt is None:
         raise RuntimeError(f"task {task.id} has no attempt to give back")
-    close_attempt(plane, attempt, 0, now, out)
+    close_attempt(plane, attempt, 0, f"given back: {reason}", now, out)
     drop_attempt(plane, attempt, now, out)
     if task.state is State.RUNNING and not task.cancel_wanted:
         task.move(State.UNREACHABLE)
     if task.state is State.UNREACHABLE:
         task.move(State.LOST)
     if task.cancel_wanted and task.state is not State.LOST:
-        end_task(task, State.CANCELLED, Outcome(state=State.CANCELLED), now, out)
+        end_task(plane, task, State.CANCELLED, Outcome(state=State.CANCELLED), now, out)
     elif task.cancel_wanted:
         problem = "cancelled while its machine was out of reach; it had not started"
-        end_task(task, State.FAILED, Outcome(state=State.FAILED, problem=problem), now, out)
+        end_task(plane, task, State.FAILED, Outcome(state=State.FAILED, problem=problem), now, out)
     else:
         task.move(State.QUEUED)
         out.put(task)
@@ -155,7 +175,7 @@ def lose(plane: Plane, task: Task, problem: str, now: float, out: Effects, *, re
     if task.state is not State.UNREACHABLE:
         task.move(State.UNREACHABLE)
     task.move(State.LOST)
-    close_attempt(plane, attempt, None, now, out)
+    close_attempt(plane, attempt, None, problem, now, out)
     out.marks.append((attempt.id, problem))
     task.lost += 1
     spec = plane.jobs[task.job].spec
@@ -165,14 +185,17 @@ def lose(plane: Plane, task: Task, problem: str, now: float, out: Effects, *, re
         out.changed.add(task.job)
         plane.enqueue(task)
     else:
-        end_task(task, State.FAILED, Outcome(state=State.FAILED, problem=problem), now, out)
+        end_task(plane, task, State.FAILED, Outcome(state=State.FAILED, problem=problem), now, out)
 
 
-def close_attempt(plane: Plane, attempt: Attempt, end_offset: int | None, now: float, out: Effects) -> None:
+def close_attempt(
+    plane: Plane, attempt: Attempt, end_offset: int | None, problem: str, now: float, out: Effects
+) -> None:
     """Nothing that is said of this attempt counts any more; its session is free, unless processes are left of it."""
     attempt.over = True
     attempt.ended_at = now
     attempt.end_offset = end_offset
+    attempt.problem = problem
     attempt.progress = ""
     out.put(attempt)
     _leave_session(plane, attempt, now)
@@ -182,15 +205,7 @@ def _leave_session(plane: Plane, attempt: Attempt, now: float) -> None:
     session = plane.sessions.get(attempt.session) if attempt.session else None
     if session is not None and session.running == attempt.id and not attempt.in_session:
         session.running, session.idle_since = None, now
-
-
-def end_task(task: Task, state: State, outcome: Outcome, now: float, out: Effects) -> None:
-    """Move a task to a terminal state."""
-    task.move(state)
-    task.outcome = outcome
-    task.ended_at = now
-    out.put(task)
-    out.changed.add(task.job)
+        plane.look_for_room = True
 
 
 def release(plane: Plane, worker: Worker, name: str, now: float, out: Effects) -> None:
@@ -214,6 +229,10 @@ def drop_attempt(plane: Plane, attempt: Attempt, now: float, out: Effects) -> No
     out.put(attempt)
     out.fleet_changed = True
     plane.attempts.pop(attempt.id, None)
+    plane.look_for_room = True
     worker = plane.workers.get(attempt.worker)
     if worker is not None:
         worker.holders.pop(attempt.id, None)
+    task = plane.tasks.get(attempt.task)
+    if task is not None and task.attempt is attempt and task.done:
+        plane.done_with(task)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gpulayer.protocol.messages import Hello, ServerMessage, WorkerMessage
-from gpulayer.protocol.types import JobSpec, JobView, Problem
-from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from gpulayer.protocol.types import JobSpec, JobView, Problem, State
+from gpulayer_server.core.state import Attempt, Job, JobEnd, Session, Task, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,22 +28,44 @@ class WorkerGone:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSaid:
-    """Any later message but `Output`. `acked`: the length of the named attempt's stream."""
+    """The later messages of one frame, in order, but `Output`. `acked`: the lengths of the streams that it says end."""
 
     conn: int
-    message: WorkerMessage
-    acked: int = 0
+    messages: tuple[WorkerMessage, ...]
+    acked: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A new job, under its owner's key."""
+
+    key: str
+    payload_hash: str
+    spec: JobSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """A client's new job. `request` names where the reply goes."""
+    """A client's new job. `request` names where the reply goes.
+
+    `ended`: how the jobs ended that it is to run after; those that live are not among them.
+    """
 
     request: int
     owner: str
-    key: str
-    payload_hash: str
-    spec: JobSpec
+    submission: Submission
+    ended: dict[str, State] = field(default_factory=dict[str, State])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedBatch:
+    """Many of a client's new jobs: all are taken, or none. `more` of them follow: they are placed with those."""
+
+    request: int
+    owner: str
+    submissions: tuple[Submission, ...]
+    more: bool = False
+    ended: dict[str, State] = field(default_factory=dict[str, State])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +110,7 @@ Event: TypeAlias = (
     | WorkerGone
     | WorkerSaid
     | Submitted
+    | SubmittedBatch
     | CancelWanted
     | ReleaseWanted
     | LocalWorkerExpected
@@ -95,18 +118,19 @@ Event: TypeAlias = (
     | Tick
 )
 
-Row: TypeAlias = Job | Task | Attempt | Session | Worker
+#: A job, the names of many, nothing to be said, or why it can't be.
+Answer: TypeAlias = JobView | tuple[str, ...] | Problem | None
+
+Row: TypeAlias = Job | JobEnd | Task | Attempt | Session | Worker
 
 
 @dataclass(kw_only=True)
 class Effects:
     """What one event asks of the shell: commit the rows, then everything else, in order."""
 
-    rows: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
+    rows: dict[int, Row] = field(default_factory=dict[int, Row])  # by identity: of each record there is one
     sends: list[tuple[int, ServerMessage]] = field(default_factory=list[tuple[int, ServerMessage]])
-    replies: list[tuple[int, JobView | Problem | None]] = field(
-        default_factory=list[tuple[int, JobView | Problem | None]]
-    )
+    replies: list[tuple[int, Answer]] = field(default_factory=list[tuple[int, Answer]])
     closes: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # attempt, why it is truncated
     changed: set[str] = field(default_factory=set[str])  # jobs whose view is another now
@@ -116,7 +140,7 @@ class Effects:
     def put(self, *rows: Row) -> None:
         """Commit these rows, once each however often they are put."""
         for row in rows:
-            self.rows[(type(row).__name__, row.id)] = row
+            self.rows[id(row)] = row
 
     def send(self, conn: int | None, message: ServerMessage) -> None:
         """Send to a worker; to one that is not connected, nothing: its next hello tells."""

@@ -6,30 +6,17 @@ from typing import TYPE_CHECKING
 
 from gpulayer.protocol.types import Reason
 from gpulayer_server.core.state import Task, Worker
-from gpulayer_server.scheduling.match import Candidate, explain
+from gpulayer_server.scheduling.match import explain
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
 
 
-def candidate(worker: Worker) -> Candidate:
-    """A worker as the matcher sees it."""
-    return Candidate(
-        id=worker.id,
-        name=worker.name,
-        inventory=worker.inventory,
-        slots=worker.slots,
-        slots_free=worker.slots_free,
-        devices_free=tuple(worker.free_devices()),
-        reachable=worker.conn is not None,
-    )
-
-
-def known(plane: Plane, now: float) -> list[Candidate]:
+def known(plane: Plane, now: float) -> list[Worker]:
     """The workers that could take work: connected, or gone for less than `lost_after_s`."""
     lost_after_s = plane.settings.lost_after_s
     return [
-        candidate(worker)
+        worker
         for worker in plane.workers.values()
         if worker.gone_since is None or now - worker.gone_since < lost_after_s
     ]
@@ -38,6 +25,12 @@ def known(plane: Plane, now: float) -> list[Candidate]:
 def why_waiting(plane: Plane, task: Task, now: float) -> tuple[Reason, ...]:
     """Why a queued task is not placed, worker by worker."""
     job = plane.jobs[task.job]
+    if job.waits_for:
+        return tuple(
+            Reason(worker="", code="after", text=f"waits until job {name} has succeeded", temporary=True)
+            for name in job.spec.after
+            if name in job.waits_for
+        )
     session = plane.session_of.get(job.session_key) if job.session_key else None
     if session is None:
         return explain(job.spec.requirements, known(plane, now))

@@ -40,12 +40,12 @@ def connected(plane: Plane, event: WorkerConnected, now: float, out: Effects) ->
     worker.slots, worker.local, worker.inventory = hello.slots, hello.local, hello.inventory
     worker.nonce, worker.conn, worker.gone_since, worker.last_seen_at = hello.nonce, event.conn, None, now
     plane.by_conn[event.conn] = worker
+    plane.fleet_is_another()
     out.put(worker)
     out.fleet_changed = True
     if worker.local:
         plane.local_expected_until = 0.0
     _reconcile(plane, worker, event, now, out)
-    plane.place_all(now, out)
 
 
 def _refusal(plane: Plane, hello: Hello, now: float) -> Refuse | None:
@@ -97,7 +97,8 @@ def _reconcile(plane: Plane, worker: Worker, event: WorkerConnected, now: float,
     for verdict in verdicts:
         attempt = plane.attempts.get(verdict.attempt)
         if attempt is not None and not attempt.over and plane.tasks[attempt.task].cancel_wanted:
-            out.send(event.conn, CancelAttempt(attempt=attempt.id, grace_s=settings.cancel_grace_s))
+            grace_s = plane.jobs[plane.tasks[attempt.task].job].spec.grace_s
+            out.send(event.conn, CancelAttempt(attempt=attempt.id, grace_s=grace_s))
 
 
 def _session_goes_on(plane: Plane, worker: Worker, name: str) -> bool:
@@ -116,7 +117,7 @@ def _verdict(plane: Plane, worker: Worker, held: HeldAttempt, acked: int, now: f
         return Verdict(attempt=attempt.id, go_on=False, acked=acked, recorded=recorded)
     task = plane.tasks[attempt.task]
     if held.released and not held.ended:  # the worker gave it back, but was not heard
-        attempts.requeue_unstarted(plane, task, now, out)
+        attempts.requeue_unstarted(plane, task, "it had not started", now, out)
         return Verdict(attempt=held.attempt, go_on=False, recorded=True)
     if held.started:
         attempts.started(plane, attempt, now, out)
@@ -134,7 +135,7 @@ def _not_declared(plane: Plane, worker: Worker, attempt: Attempt, now: float, ou
         return
     task = plane.tasks[attempt.task]
     if attempt.started_at is None:
-        attempts.requeue_unstarted(plane, task, now, out)
+        attempts.requeue_unstarted(plane, task, f"{worker.name} does not know of it", now, out)
         return
     attempts.lose(plane, task, f"{worker.name} no longer holds it: its record there is gone", now, out)
     attempts.release(plane, worker, attempt.id, now, out)
@@ -147,6 +148,7 @@ def gone(plane: Plane, conn: int, now: float, out: Effects) -> None:
         return
     worker.conn = None
     worker.gone_since = now
+    plane.fleet_is_another()
     out.put(worker)
     out.fleet_changed = True
 
@@ -161,12 +163,11 @@ def tick(plane: Plane, now: float, out: Effects) -> None:
             conn = worker.conn
             gone(plane, conn, now, out)
             out.closes.append((conn, "no word from the worker"))
-    for task in [t for t in plane.tasks.values() if t.live and t.attempt is not None]:
-        worker = plane.workers[task.attempt.worker] if task.attempt else None
-        if worker is not None and worker.gone_since is not None:
-            _out_of_touch(plane, worker, task.id, now, out)
+    gone_now = {worker.id for worker in plane.workers.values() if worker.gone_since is not None}
+    for attempt in [a for a in plane.attempts.values() if a.worker in gone_now and not a.over]:
+        _out_of_touch(plane, plane.workers[attempt.worker], attempt.task, now, out)
     sessions.end_idle(plane, now, out)
-    plane.place_all(now, out)
+    plane.look_for_room = True  # or for the end of all hope of it
 
 
 def notice_gap(plane: Plane, now: float, out: Effects) -> None:

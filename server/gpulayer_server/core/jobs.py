@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from gpulayer.protocol.messages import CancelAttempt
 from gpulayer.protocol.types import Outcome, Problem, State
-from gpulayer_server.core import attempts, placing
-from gpulayer_server.core.events import CancelWanted, Effects, Submitted
+from gpulayer_server.core import attempts
+from gpulayer_server.core.ending import end_task, heard, wait_for
+from gpulayer_server.core.events import CancelWanted, Effects, Submission, Submitted, SubmittedBatch
 from gpulayer_server.core.state import Job, Task
 from gpulayer_server.core.views import job_view
 
@@ -32,35 +33,72 @@ def job_name(n: int) -> str:
 
 
 def submit(plane: Plane, event: Submitted, now: float, out: Effects) -> None:
-    """Take a new job, or find the one that this key made."""
-    job = plane.job_of((event.owner, event.key))
-    if job is not None:
-        if job.payload_hash == event.payload_hash:
-            out.replies.append((event.request, job_view(plane, job)))
-        else:
-            out.replies.append((event.request, key_conflict(event.key, job.id)))
+    """Take a new job, or find the one that its key made."""
+    found = _found_or_problem(plane, event.owner, event.submission, event.ended)
+    if isinstance(found, Problem):
+        out.replies.append((event.request, found))
         return
+    job = found or _take(plane, event.owner, event.submission, event.ended, now, out)
+    plane.place_waiting(now, out)
+    out.replies.append((event.request, job_view(plane, job)))
+
+
+def submit_batch(plane: Plane, event: SubmittedBatch, now: float, out: Effects) -> None:
+    """Take many new jobs, or none of them; the answer is their names, in order."""
+    made: dict[str, str] = {}
+    for submission in event.submissions:
+        found = _found_or_problem(plane, event.owner, submission, event.ended)
+        if found is None and made.setdefault(submission.key, submission.payload_hash) != submission.payload_hash:
+            found = key_conflict(submission.key, "earlier in this batch")
+        if isinstance(found, Problem):
+            out.replies.append((event.request, found))
+            return
+    names: list[str] = []
+    for submission in event.submissions:
+        job = plane.job_of((event.owner, submission.key))
+        names.append((job or _take(plane, event.owner, submission, event.ended, now, out)).id)
+    out.replies.append((event.request, tuple(names)))
+
+
+def _found_or_problem(
+    plane: Plane, owner: str, submission: Submission, ended: dict[str, State]
+) -> Job | Problem | None:
+    """The job that this key made already, or why there can be none; None where a new one is to be made."""
+    job = plane.job_of((owner, submission.key))
+    if job is not None:
+        return job if job.payload_hash == submission.payload_hash else key_conflict(submission.key, job.id)
+    for name in submission.spec.after:
+        if name not in ended and plane.state_of(name) is None:
+            title = f"no job {name}, after which it is to run"
+            return Problem(status=404, code="no_such_job", title=title)
+    return None
+
+
+def _take(plane: Plane, owner: str, submission: Submission, ended: dict[str, State], now: float, out: Effects) -> Job:
     plane.last_job_n += 1
-    name = job_name(plane.last_job_n)
+    spec = submission.spec
     job = Job(
-        id=name,
+        id=job_name(plane.last_job_n),
         n=plane.last_job_n,
-        owner=event.owner,
-        key=event.key,
-        payload_hash=event.payload_hash,
-        spec=event.spec,
+        owner=owner,
+        key=submission.key,
+        payload_hash=submission.payload_hash,
+        spec=spec,
         submitted_at=now,
     )
-    task = Task(id=f"{name}/0", job=name, index=0)
-    job.tasks.append(task)
-    plane.jobs[name] = job
-    plane.tasks[task.id] = task
-    plane.keys[(event.owner, event.key)] = name
-    out.put(job, task)
-    plane.enqueue(task)
-    placing.place_class(plane, plane.queue_key(task), now, out)
-    out.replies.append((event.request, job_view(plane, job)))
-    out.changed.add(name)
+    name, n = job.id, job.n
+    job.tasks = [Task(id=f"{name}/{index}", job=name, n=n, index=index) for index in spec.indices]
+    plane.keys[(owner, submission.key)] = job.id
+    plane.add(job)
+    out.put(job, *job.tasks)
+    out.changed.add(job.id)
+    in_vain = wait_for(plane, job, ended) if spec.after else []
+    if in_vain:
+        heard(plane, job, in_vain[0], ended.get(in_vain[0]) or plane.state_of(in_vain[0]), now, out)
+    elif not job.waits_for:
+        for task in job.tasks:
+            plane.enqueue(task)
+    return job
 
 
 def key_conflict(key: str, job: str) -> Problem:
@@ -81,13 +119,13 @@ def cancel(plane: Plane, event: CancelWanted, now: float, out: Effects) -> None:
         out.replies.append((event.request, problem))
         return
     for task in job.tasks:
-        _cancel_task(plane, task, event.give_up, now, out)
+        _cancel_task(plane, job, task, event.give_up, now, out)
     out.changed.add(job.id)
     out.replies.append((event.request, job_view(plane, job)))
-    plane.place_all(now, out)
+    plane.place_waiting(now, out)
 
 
-def _cancel_task(plane: Plane, task: Task, give_up: bool, now: float, out: Effects) -> None:
+def _cancel_task(plane: Plane, job: Job, task: Task, give_up: bool, now: float, out: Effects) -> None:
     if task.terminal:
         return
     if not task.cancel_wanted:
@@ -95,9 +133,9 @@ def _cancel_task(plane: Plane, task: Task, give_up: bool, now: float, out: Effec
         out.put(task)
     if task.state is State.QUEUED:
         plane.queue.remove(task.id)
-        attempts.end_task(task, State.CANCELLED, Outcome(state=State.CANCELLED), now, out)
+        end_task(plane, task, State.CANCELLED, Outcome(state=State.CANCELLED), now, out)
     elif give_up and task.state is State.UNREACHABLE:
         attempts.lose(plane, task, "given up while its machine was out of reach", now, out, retry=False)
     elif task.attempt is not None:
         worker = plane.workers[task.attempt.worker]
-        out.send(worker.conn, CancelAttempt(attempt=task.attempt.id, grace_s=plane.settings.cancel_grace_s))
+        out.send(worker.conn, CancelAttempt(attempt=task.attempt.id, grace_s=job.spec.grace_s))

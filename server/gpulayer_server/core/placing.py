@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.messages import Assign
-from gpulayer.protocol.types import Device, Outcome, Reason, State
-from gpulayer_server.core.attempts import end_task
+from gpulayer.protocol.types import Device, Reason, Requirements, State
+from gpulayer_server.core.ending import reject
 from gpulayer_server.core.events import Effects
-from gpulayer_server.core.explaining import candidate, known
+from gpulayer_server.core.explaining import known
 from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
-from gpulayer_server.scheduling.match import Candidate, choose_devices, explain, pick, unmet
+from gpulayer_server.scheduling.match import choose_devices, explain, roomiest, unmet
+from gpulayer_server.scheduling.queue import Order
+
+_NOBODY = "no eligible worker"
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
 
 
-def place_class(plane: Plane, key: Hashable, now: float, out: Effects) -> None:
-    """Place the waiting tasks of one class, in order, until one has to wait."""
-    while (task_id := plane.queue.head(key)) is not None:
+def place_waiting(plane: Plane, now: float, out: Effects) -> None:
+    """Place what can be placed, the first in the queue first; reject what no worker could take.
+
+    A class whose first task has to wait is out of this: what stands behind it has to wait, too.
+    """
+    queue = plane.queue
+    if not queue:
+        return
+    heads = queue.heads()
+    while heads:
+        _, key = heapq.heappop(heads)
+        order = _place_class(plane, key, heads[0][0] if heads else None, now, out)
+        if order is not None:
+            heapq.heappush(heads, (order, key))
+
+
+def _place_class(plane: Plane, key: Hashable, bound: Order | None, now: float, out: Effects) -> Order | None:
+    """Place the tasks of one class that stand before `bound`; where the next one stands, None where it has to wait."""
+    queue = plane.queue
+    while (task_id := queue.head(key)) is not None:
+        order = queue.order(key)
+        if bound is not None and order is not None and order > bound:
+            return order
         task = plane.tasks[task_id]
         job = plane.jobs[task.job]
-        placed = _into_session(plane, job, task, now, out) if job.session_key else _fresh(plane, job, task, now, out)
-        if not placed:
-            return
+        if not (_into_session if job.session_key else _fresh)(plane, job, task, now, out):
+            return None
+    return None
 
 
 def _fresh(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
     """Place or reject a task without a session; False: it waits."""
-    candidates = known(plane, now)
-    chosen = pick(job.spec.requirements, candidates)
+    requirements = job.spec.requirements
+    chosen = roomiest(requirements, plane.able(requirements))
     if chosen is None:
-        return _reject_if_impossible(plane, job, task, candidates, now, out)
-    devices = choose_devices(job.spec.requirements, chosen.devices_free)
-    _assign(plane, job, task, plane.workers[chosen.id], devices, None, now, out)
+        return _reject_if_impossible(plane, job, task, now, out)
+    _assign(plane, job, task, chosen, _devices(requirements, chosen), None, now, out)
     return True
+
+
+def _devices(requirements: Requirements, worker: Worker) -> tuple[Device, ...]:
+    return choose_devices(requirements, worker.devices_free) if requirements.device_kind else ()
 
 
 def _into_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
@@ -48,7 +75,7 @@ def _into_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) 
     worker = plane.workers[session.worker]
     unfit = session_mismatch(job, session, worker)
     if unfit is not None:
-        _reject(plane, task, (unfit,), now, out)
+        reject(plane, task, (unfit,), _NOBODY, now, out)
         return True
     if session.closing or session.running is not None or worker.conn is None:
         return False
@@ -59,7 +86,7 @@ def _into_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) 
 def session_mismatch(job: Job, session: Session, worker: Worker) -> Reason | None:
     """A session keeps the place that its first cell chose; a cell that asks for another is rejected."""
     wanted = job.spec.requirements
-    reasons = unmet(wanted, candidate(worker))
+    reasons = unmet(wanted, worker)
     held = sum(1 for device in session.devices if device.kind == wanted.device_kind)
     if not reasons and held >= wanted.device_count:
         return None
@@ -69,26 +96,25 @@ def session_mismatch(job: Job, session: Session, worker: Worker) -> Reason | Non
 
 
 def _open_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
-    candidates = known(plane, now)
-    chosen = pick(job.spec.requirements, candidates)
+    requirements = job.spec.requirements
+    chosen = roomiest(requirements, plane.able(requirements))
     if chosen is None:
-        return _reject_if_impossible(plane, job, task, candidates, now, out)
+        return _reject_if_impossible(plane, job, task, now, out)
     owner, name = job.session_key or ("", "")
     session = Session(
         id=plane.new_name("s"),
         name=name,
         owner=owner,
         worker=chosen.id,
-        devices=choose_devices(job.spec.requirements, chosen.devices_free),
+        devices=_devices(requirements, chosen),
         opened_at=now,
         idle_timeout_s=job.spec.cell.idle_timeout_s if job.spec.cell is not None else 0.0,
     )
     plane.sessions[session.id] = session
     plane.session_of[session.key] = session
-    worker = plane.workers[chosen.id]
-    worker.holders[session.id] = session.devices
+    chosen.holders[session.id] = session.devices
     out.put(session)
-    _assign(plane, job, task, worker, session.devices, session, now, out)
+    _assign(plane, job, task, chosen, session.devices, session, now, out)
     return True
 
 
@@ -108,6 +134,8 @@ def _assign(
     attempt = Attempt(
         id=plane.new_name(job.id),
         task=task.id,
+        n=job.n,
+        index=task.index,
         number=task.attempts,
         worker=worker.id,
         session=session.id if session else None,
@@ -128,7 +156,8 @@ def _assign(
     message = Assign(
         attempt=attempt.id,
         job=job.id,
-        spec=job.spec,
+        index=task.index,
+        spec=job.travelling(),
         devices=devices,
         session=attempt.session,
         leased=job.spec.retries > 0,
@@ -136,18 +165,13 @@ def _assign(
     out.send(worker.conn, message)
 
 
-def _reject_if_impossible(
-    plane: Plane, job: Job, task: Task, candidates: list[Candidate], now: float, out: Effects
-) -> bool:
+def _reject_if_impossible(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
     """Reject a task that no worker could take; False: it waits."""
     requirements = job.spec.requirements
-    if any(not unmet(requirements, each) for each in candidates) or now < plane.local_expected_until:
+    if plane.able(requirements) or now < plane.local_expected_until:
         return False
-    _reject(plane, task, explain(requirements, candidates), now, out)
+    candidates = known(plane, now)
+    if any(not unmet(requirements, each) for each in candidates):
+        return False
+    reject(plane, task, explain(requirements, candidates), _NOBODY, now, out)
     return True
-
-
-def _reject(plane: Plane, task: Task, reasons: tuple[Reason, ...], now: float, out: Effects) -> None:
-    plane.queue.remove(task.id)
-    task.reasons = reasons
-    end_task(task, State.REJECTED, Outcome(state=State.REJECTED, problem="no eligible worker"), now, out)

@@ -6,10 +6,8 @@ Names of attempts carry the epoch, so that a fence is never used twice, not even
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from gpulayer.protocol.types import State
-from gpulayer_server.core import attempts, fleet, jobs, placing, sessions
+from gpulayer.protocol.types import Requirements, State
+from gpulayer_server.core import attempts, ending, fleet, jobs, placing, sessions
 from gpulayer_server.core.events import (
     CancelWanted,
     Effects,
@@ -18,12 +16,14 @@ from gpulayer_server.core.events import (
     ReleaseWanted,
     ShutdownWanted,
     Submitted,
+    SubmittedBatch,
     Tick,
     WorkerConnected,
     WorkerGone,
     WorkerSaid,
 )
 from gpulayer_server.core.state import Attempt, Job, JobKey, Session, SessionKey, Settings, Snapshot, Task, Worker
+from gpulayer_server.scheduling.match import unmet
 from gpulayer_server.scheduling.queue import Queue
 
 
@@ -42,7 +42,9 @@ class Plane:
         self.workers: dict[str, Worker] = {}
         self.by_conn: dict[int, Worker] = {}
         self.keys: dict[JobKey, str] = {}
-        self.done: dict[JobKey, tuple[int, Job]] = {}  # jobs that are over, until the store surely answers for them
+        self.done: dict[str, tuple[int, Job]] = {}  # jobs that are over, until the store surely answers for them
+        self.awaited: dict[str, list[str]] = {}  # by job: those that are to run once it has succeeded
+        self.look_for_room = False  # something may be placed that was not before
         self.queue = Queue()
         self.last_job_n = 0
         self.names = 0  # attempts and sessions named in this epoch
@@ -50,6 +52,9 @@ class Plane:
         self.last_tick = now
         self.ticks = 0
         self.local_expected_until = 0.0
+        self._able: dict[Requirements, list[Worker]] = {}  # who is there and could take what, until the fleet changes
+        self._over: list[Job] = []  # of this event: nothing is left of them
+        self._in_vain: list[tuple[str, str]] = []  # jobs that wait, by what a start found, for one that won't succeed
         self._marks: list[tuple[str, str]] = []  # to be made with the next event's effects
         self._restore(snapshot or Snapshot(), now)
 
@@ -58,11 +63,26 @@ class Plane:
         out = Effects(marks=self._marks)
         self._marks = []
         fleet.notice_gap(self, now, out)
+        self._apply(event, now, out)
+        while self._in_vain:
+            name, of = self._in_vain.pop()
+            if name in self.jobs:
+                ending.heard(self, self.jobs[name], of, self.state_of(of), now, out)
+        if self.look_for_room and not (isinstance(event, SubmittedBatch) and event.more):
+            self.look_for_room = False
+            self.place_waiting(now, out)
+        out.jobs = {job: self.jobs[job] for job in sorted(out.changed)}
+        self._forget_done()
+        return out
+
+    def _apply(self, event: Event, now: float, out: Effects) -> None:
         match event:
             case WorkerSaid():
                 attempts.said(self, event, now, out)
             case Submitted():
                 jobs.submit(self, event, now, out)
+            case SubmittedBatch():
+                jobs.submit_batch(self, event, now, out)
             case Tick():
                 fleet.tick(self, now, out)
             case WorkerConnected():
@@ -77,53 +97,76 @@ class Plane:
                 self.local_expected_until = event.until
             case ShutdownWanted():
                 fleet.shutdown_local(self, event.reason, out)
-        out.jobs = {job: self.jobs[job] for job in sorted(out.changed)}
-        self._forget_done(out)
-        return out
 
     def new_name(self, prefix: str) -> str:
         """A name that no other epoch gives."""
         self.names += 1
         return f"{prefix}-{self.epoch}-{self.names}"
 
-    def queue_key(self, task: Task) -> tuple[object, ...]:
-        """The class in which a task waits: equal requirements, or the same session."""
-        job = self.jobs[task.job]
-        if job.session_key is not None:
-            return ("session", *job.session_key)
-        return ("fresh", job.spec.requirements)
+    def add(self, job: Job) -> None:
+        """A job that lives, with all of its tasks."""
+        job.count()
+        self.jobs[job.id] = job
+        for task in job.tasks:
+            if not task.done:
+                self.tasks[task.id] = task
 
     def enqueue(self, task: Task) -> None:
-        """Let a queued task wait for a place."""
-        self.queue.add(self.queue_key(task), task.id, self.jobs[task.job].n)
+        """Let a queued task wait for a place: in a class of equal requirements, or of the same session."""
+        job = self.jobs[task.job]
+        if job.waits_in is None:
+            session = job.session_key
+            job.waits_in = job.spec.requirements if session is None else session
+        self.queue.add(job.waits_in, task.id, (-job.spec.priority, job.n, task.index))
+        self.look_for_room = True
+
+    def able(self, requirements: Requirements) -> list[Worker]:
+        """The workers that are there and could take a job, however busy they are."""
+        found = self._able.get(requirements)
+        if found is None:
+            there = [worker for worker in self.workers.values() if worker.conn is not None]
+            found = self._able[requirements] = [worker for worker in there if not unmet(requirements, worker)]
+        return found
+
+    def fleet_is_another(self) -> None:
+        """A worker came or went, or has another name or other devices."""
+        self._able.clear()
+        self.look_for_room = True
 
     def job_of(self, key: JobKey) -> Job | None:
         """The job that an idempotency key made, unless it was over long ago: then the store has it."""
         name = self.keys.get(key)
-        return None if name is None else self.jobs[name] if name in self.jobs else self.done[key][1]
+        return None if name is None else self.jobs[name] if name in self.jobs else self.done[name][1]
+
+    def state_of(self, name: str) -> State | None:
+        """The state of a job as a whole, unless it was over long ago: then the store has it."""
+        job = self.jobs.get(name)
+        if job is None and name in self.done:
+            job = self.done[name][1]
+        return None if job is None else job.whole
 
     def forget_keys(self) -> None:
-        """Leave the keys of jobs that are over to the store: by now their rows are committed."""
+        """Leave the jobs that are over to the store: by now their rows are committed."""
         while self.done:
-            key, (tick, _) = next(iter(self.done.items()))
+            name, (tick, job) = next(iter(self.done.items()))
             if self.ticks - tick < self.settings.keep_keys_ticks:
                 return
-            del self.done[key], self.keys[key]
+            del self.done[name], self.keys[(job.owner, job.key)]
 
-    def _forget_done(self, out: Effects) -> None:
+    def done_with(self, task: Task) -> None:
+        """A task is over, and no process of it is left."""
+        del self.tasks[task.id]
+        job = self.jobs[task.job]
+        job.undone -= 1
+        if job.undone == 0:
+            self._over.append(job)
+
+    def _forget_done(self) -> None:
         """Drop jobs that this event completed from memory: history is the store's."""
-        touched: set[str] = set()
-        for row in out.rows.values():
-            if isinstance(row, Task):
-                touched.add(row.job)
-            elif isinstance(row, Attempt) and row.task in self.tasks:
-                touched.add(self.tasks[row.task].job)
-        for job in [self.jobs[name] for name in touched if name in self.jobs]:
-            if all(task.done for task in job.tasks):
-                for task in job.tasks:
-                    del self.tasks[task.id]
-                del self.jobs[job.id]
-                self.done[(job.owner, job.key)] = (self.ticks, job)
+        for job in self._over:
+            del self.jobs[job.id]
+            self.done[job.id] = (self.ticks, job)
+        self._over.clear()
 
     def accepts_output(self, conn: int, attempt_id: str) -> bool:
         """Whether the stream of an attempt may grow by what this connection sends."""
@@ -157,17 +200,20 @@ class Plane:
             session = self.sessions.get(attempt.session) if attempt.session else None
             if session is not None and attempt.in_session:
                 session.running, session.idle_since = attempt.id, None
-        self._restore_jobs(snapshot.jobs)
+        self._restore_jobs(snapshot)
 
-    def _restore_jobs(self, restored: Iterable[Job]) -> None:
-        for job in restored:
+    def _restore_jobs(self, snapshot: Snapshot) -> None:
+        for job in snapshot.jobs:
             if all(task.done for task in job.tasks):
                 continue  # only an earlier attempt's processes are there yet: it is history, as it was before
-            self.jobs[job.id] = job
+            self.add(job)
             self.keys[(job.owner, job.key)] = job.id
+        ended = dict.fromkeys(snapshot.succeeded, State.SUCCEEDED)
+        for job in self.jobs.values():
+            in_vain = ending.wait_for(self, job, ended) if job.spec.after else []
+            self._in_vain += [(job.id, name) for name in in_vain]
             for task in job.tasks:
-                self.tasks[task.id] = task
-                if task.state is State.QUEUED:
+                if task.state is State.QUEUED and not job.waits_for:
                     self.enqueue(task)
 
     def _hold(self, worker_id: str, holder: str, what: Attempt | Session) -> None:
@@ -175,7 +221,6 @@ class Plane:
         if worker is not None:
             worker.holders[holder] = what.devices
 
-    def place_all(self, now: float, out: Effects) -> None:
+    def place_waiting(self, now: float, out: Effects) -> None:
         """Place what can be placed; reject what no worker could take."""
-        for key in self.queue.classes():
-            placing.place_class(self, key, now, out)
+        placing.place_waiting(self, now, out)

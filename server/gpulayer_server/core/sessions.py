@@ -44,6 +44,7 @@ def ended(plane: Plane, worker: Worker, name: str, reason: str, out: Effects) ->
     out.put(session)
     out.fleet_changed = True
     worker.holders.pop(session.id, None)
+    plane.look_for_room = True
     del plane.sessions[session.id]
     del plane.session_of[session.key]
     if session.reason == RELEASED:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from gpulayer.protocol.types import TERMINAL, Device, Inventory, JobSpec, Outcome, Reason, State
 from gpulayer_server.core.lifecycle import check_move
@@ -13,12 +18,14 @@ ENDED_SESSIONS = 1000
 JobKey = tuple[str, str]  # owner, idempotency key
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Attempt:
     """One try of a task on a worker: the fence. It holds its slot and devices until `released`."""
 
     id: str
     task: str
+    n: int  # of its job
+    index: int  # of its task
     number: int
     worker: str
     session: str | None
@@ -29,6 +36,7 @@ class Attempt:
     end_offset: int | None = None  # None also when it is over: it was lost, its stream ends with a mark
     over: bool = False  # its end is recorded; later words about it change nothing
     released: bool = False  # no process of it is left
+    problem: str = ""  # why it was lost, or given back
     progress: str = ""
 
     @property
@@ -42,12 +50,13 @@ class Attempt:
         return self.session is None and not self.released
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Task:
     """What is placed. `attempt` is the current or last one."""
 
     id: str
     job: str
+    n: int  # of its job
     index: int
     state: State = State.QUEUED
     cancel_wanted: bool = False
@@ -58,11 +67,16 @@ class Task:
     outcome: Outcome | None = None
     ended_at: float | None = None
     notes: tuple[str, ...] = ()
+    tally: dict[State, int] | None = field(default=None, compare=False, repr=False)  # its job's, of one with many
 
     def move(self, new: State) -> None:
         """Change the state; raises `IllegalMove` for one that the table does not hold."""
-        check_move(self.id, self.state, new)
+        old = self.state
+        check_move(self.id, old, new)
         self.state = new
+        if self.tally is not None:
+            self.tally[old] -= 1
+            self.tally[new] = self.tally.get(new, 0) + 1
 
     @property
     def terminal(self) -> bool:
@@ -72,7 +86,7 @@ class Task:
     @property
     def done(self) -> bool:
         """Whether it is terminal and no process of it is left."""
-        return self.terminal and (self.attempt is None or self.attempt.released)
+        return self.state in TERMINAL and (self.attempt is None or self.attempt.released)
 
     @property
     def live(self) -> bool:
@@ -80,9 +94,9 @@ class Task:
         return self.state in (State.ASSIGNED, State.RUNNING, State.UNREACHABLE)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Job:
-    """What a person submitted. `n` gives the order of the queue."""
+    """What a person submitted. `n` gives the order of the queue. Only the plane changes it."""
 
     id: str
     n: int
@@ -91,12 +105,96 @@ class Job:
     payload_hash: str
     spec: JobSpec
     submitted_at: float
-    tasks: list[Task] = field(default_factory=list[Task])
+    state: State | None = None  # how it ended, once all of its tasks have
+    ended_at: float | None = None
+    tasks: list[Task] = field(default_factory=list[Task])  # by index, ascending
+    waits_for: set[str] = field(default_factory=set[str], compare=False)  # of `spec.after`: those yet to succeed
+    waits_in: Hashable = field(default=None, compare=False, repr=False)  # the class of the queue
+    tally: dict[State, int] = field(default_factory=dict[State, int], compare=False, repr=False)  # tasks by state
+    undone: int = field(default=0, compare=False, repr=False)  # tasks of which something is left
+    travels: JobSpec | None = field(default=None, compare=False, repr=False)  # the spec, as workers get it
 
     @property
     def session_key(self) -> SessionKey | None:
         """The session that its cell asks for."""
         return (self.owner, self.spec.session) if self.spec.session else None
+
+    @property
+    def many(self) -> bool:
+        """Whether it has more than one task, or could have had."""
+        return bool(self.spec.array)
+
+    def count(self) -> None:
+        """Count its tasks, all of which must be there: from here on they keep the count themselves."""
+        self.undone = sum([not task.done for task in self.tasks])
+        if self.spec.array:
+            self.tally = _tally(self.tasks)
+            for task in self.tasks:
+                task.tally = self.tally
+
+    @property
+    def whole(self) -> State:
+        """The state of the job as a whole: where some go on, what the furthest of them does; else how all ended."""
+        if not self.spec.array:
+            return self.tasks[0].state
+        return whole_of(self.tally or _tally(self.tasks))
+
+    @property
+    def over(self) -> bool:
+        """Whether all of its tasks have ended."""
+        return self.whole in TERMINAL
+
+    @property
+    def shown(self) -> Task:
+        """The task that stands for the job: the first that goes on, or that failed, or else the first."""
+        if not self.many:
+            return self.tasks[0]
+        whole = self.whole
+        return next(task for task in self.tasks if task.state is whole)
+
+    def travelling(self) -> JobSpec:
+        """The spec as a worker gets it, for one task."""
+        if self.travels is None:
+            spec = self.spec
+            self.travels = replace(spec, array=(), after=()) if spec.array or spec.after else spec
+        return self.travels
+
+    def task(self, index: int | None) -> Task | None:
+        """The task of an index; None gives the first."""
+        if index is None:
+            return self.tasks[0]
+        at = bisect_left(self.tasks, index, key=_index)
+        return self.tasks[at] if at < len(self.tasks) and self.tasks[at].index == index else None
+
+
+@dataclass(kw_only=True, slots=True)
+class JobEnd:
+    """That a job ended, as its row has it."""
+
+    id: str
+    n: int
+    state: State
+    ended_at: float
+
+
+#: The state of a job with many tasks is the first of these in which any of them is.
+_FURTHEST = (
+    *(State.RUNNING, State.UNREACHABLE, State.ASSIGNED, State.LOST, State.QUEUED),
+    *(State.FAILED, State.REJECTED, State.CANCELLED, State.SUCCEEDED),
+)
+
+
+def whole_of(tally: Mapping[State, int]) -> State:
+    """The state of a job of which so many tasks are in each state."""
+    return next(state for state in _FURTHEST if tally.get(state))
+
+
+def _tally(tasks: list[Task]) -> dict[State, int]:
+    return Counter(task.state for task in tasks)
+
+
+def _index(task: Task) -> int:
+    return task.index
 
 
 @dataclass(kw_only=True)
@@ -137,6 +235,7 @@ class Worker:
     conn: int | None = None
     gone_since: float | None = None  # set while not connected
     notes: tuple[str, ...] = ()
+    full: str = ""  # why it takes no more work
     holders: dict[str, tuple[Device, ...]] = field(default_factory=dict[str, tuple[Device, ...]])
 
     @property
@@ -144,7 +243,13 @@ class Worker:
         """Slots that no attempt and no session holds."""
         return self.slots - len(self.holders)
 
-    def free_devices(self) -> list[Device]:
+    @property
+    def reachable(self) -> bool:
+        """Whether it is connected."""
+        return self.conn is not None
+
+    @property
+    def devices_free(self) -> list[Device]:
         """Devices that no attempt and no session holds, in the inventory's order."""
         taken = {device.uuid for held in self.holders.values() for device in held}
         return [device for device in self.inventory.devices if device.uuid not in taken]
@@ -158,6 +263,7 @@ class Snapshot:
     attempts: list[Attempt] = field(default_factory=list[Attempt])  # not released
     sessions: list[Session] = field(default_factory=list[Session])  # not closed
     ended_sessions: dict[SessionKey, str] = field(default_factory=dict[SessionKey, str])  # why each last one ended
+    succeeded: set[str] = field(default_factory=set[str])  # those that live jobs are to run after, and that did
     lost: list[str] = field(default_factory=list[str])  # attempts whose streams end with a mark, of any age
     workers: list[Worker] = field(default_factory=list[Worker])
     last_job_n: int = 0
@@ -165,12 +271,14 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The plane's times, seconds."""
+    """The plane's times, seconds, and what is kept of the past."""
 
     heartbeat_s: float = 2.0
     silent_after_s: float = 12.0  # a connection without a word for so long is closed
     unreachable_after_s: float = 5.0  # a connection may be gone so long before anybody is told
     lost_after_s: float = 60.0
     gap_s: float = 10.0  # ticks further apart than this: the machine slept
-    cancel_grace_s: float = 5.0
     keep_keys_ticks: int = 10  # a commit takes far less: after so many the store finds a job by its key
+    keep_jobs: int = 100_000  # of those that ended: older ones are dropped
+    keep_days: float = 90.0  # since the end; after that they are dropped
+    keep_blobs_bytes: int | None = None  # of files; None: 20 GB, or a tenth of the disk if that is less

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gpulayer.protocol.types import JobView, SessionView, State, WorkerView
+from gpulayer.protocol.types import AttemptView, JobView, SessionView, State, TaskView, WorkerView
 from gpulayer_server.core.explaining import why_waiting
-from gpulayer_server.core.state import Job, Session, Worker
+from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
 
 
-def job_view(plane: Plane, job: Job) -> JobView:
-    """A live job, as its record has it."""
-    return stored_view(job, names_of_workers(plane))
+def job_view(plane: Plane, job: Job, index: int | None = None) -> JobView:
+    """A live job, as its record has it; with `index`, as one task of it is."""
+    return stored_view(job, names_of_workers(plane), index)
 
 
-def waiting_view(plane: Plane, job: Job, now: float) -> JobView:
+def waiting_view(plane: Plane, job: Job, now: float, index: int | None = None) -> JobView:
     """A live job; one that waits tells why, worker by worker, and how many stand before it."""
-    view = job_view(plane, job)
-    task = job.tasks[0]
-    if task.state is not State.QUEUED:
+    view = job_view(plane, job, index)
+    if view.state is not State.QUEUED:
         return view
+    task = (job.task(index) if index is not None else None) or job.shown
     return replace(view, reasons=why_waiting(plane, task, now), ahead=plane.queue.ahead_of(task.id))
 
 
@@ -33,20 +36,34 @@ def names_of_workers(plane: Plane) -> dict[str, str]:
     return {worker.id: worker.name for worker in plane.workers.values()}
 
 
-def stored_view(job: Job, worker_names: dict[str, str]) -> JobView:
-    """A job from its record alone, live or not."""
-    task = job.tasks[0]
-    attempt = task.attempt
+def stored_view(job: Job, worker_names: dict[str, str], index: int | None = None) -> JobView:
+    """A job from its record alone, live or not; with `index`, state and all that is a task's are that task's."""
+    task = job.task(index) if index is not None and job.many else None
+    if task is not None:
+        return summary(job, task, task.state, {}, worker_names)
+    tally = (job.tally or Counter(t.state for t in job.tasks)) if job.many else {}
+    return summary(job, job.shown, job.whole, tally, worker_names)
+
+
+def summary(job: Job, task: Task, state: State, tally: Mapping[State, int], worker_names: dict[str, str]) -> JobView:
+    """A job of which one task is shown. `tally`: how many tasks of it are in each state, {} where it has one."""
+    attempt, spec = task.attempt, job.spec
     return JobView(
         id=job.id,
-        state=task.state,
-        name=job.spec.name,
+        state=state,
+        kind="cell" if spec.command is None else "command",
+        command="" if spec.command is None else shlex.join(spec.command.argv),
+        labels=spec.labels,
+        priority=spec.priority,
+        after=spec.after,
+        tasks={each.value: count for each, count in sorted(tally.items()) if count} if tally else {},
+        name=spec.name,
         cancelling=task.cancel_wanted and not task.terminal,
         owner=job.owner,
-        session=job.spec.session,
-        requirements=job.spec.requirements,
-        notebook=job.spec.notebook,
-        cell_id=job.spec.cell_id,
+        session=spec.session,
+        requirements=spec.requirements,
+        notebook=spec.notebook,
+        cell_id=spec.cell_id,
         attempt=attempt.id if attempt else None,
         attempts=task.attempts,
         worker=worker_names.get(attempt.worker, attempt.worker) if attempt else None,
@@ -62,6 +79,44 @@ def stored_view(job: Job, worker_names: dict[str, str]) -> JobView:
     )
 
 
+def task_view(task: Task, worker_names: dict[str, str]) -> TaskView:
+    """A task from its record, with its current or last attempt."""
+    attempt = task.attempt
+    return TaskView(
+        index=task.index,
+        state=task.state,
+        cancelling=task.cancel_wanted and not task.terminal,
+        attempt=attempt.id if attempt else None,
+        attempts=task.attempts,
+        worker=worker_names.get(attempt.worker, attempt.worker) if attempt else None,
+        devices=attempt.devices if attempt else (),
+        started_at=attempt.started_at if attempt else None,
+        ended_at=task.ended_at,
+        outcome=task.outcome,
+        end_offset=attempt.end_offset if attempt and attempt.over else None,
+    )
+
+
+def attempt_view(attempt: Attempt, task: Task, worker_names: dict[str, str]) -> AttemptView:
+    """A try of a task. Its outcome is the task's, if it is the one that the task ended with."""
+    last = task.attempt is not None and task.attempt.id == attempt.id
+    ended_it = last and attempt.over and attempt.end_offset is not None and not attempt.problem
+    return AttemptView(
+        id=attempt.id,
+        index=task.index,
+        number=attempt.number,
+        worker=worker_names.get(attempt.worker, attempt.worker),
+        devices=attempt.devices,
+        assigned_at=attempt.assigned_at,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        over=attempt.over,
+        outcome=task.outcome if ended_it else None,
+        problem=attempt.problem,
+        end_offset=attempt.end_offset,
+    )
+
+
 def worker_view(worker: Worker) -> WorkerView:
     """A worker and what of it is free."""
     return WorkerView(
@@ -71,7 +126,7 @@ def worker_view(worker: Worker) -> WorkerView:
         slots=worker.slots,
         slots_free=worker.slots_free,
         inventory=worker.inventory,
-        devices_free=tuple(device.uuid for device in worker.free_devices()),
+        devices_free=tuple(device.uuid for device in worker.devices_free),
         sessions=sum(1 for holder in worker.holders if holder.startswith("s-")),
         local=worker.local,
         last_seen_at=worker.last_seen_at,

@@ -12,16 +12,35 @@ import msgspec
 from tornado import web, websocket
 
 from gpulayer.protocol.types import Problem
-from gpulayer_server.auth import ADMIN, JOIN, WORKER, Token
+from gpulayer_server.auth import ADMIN, JOIN, METRICS, READER, SUBMITTER, WORKER, Token, wrong_role
 from gpulayer_server.shell import Shell, log
 from gpulayer_server.tokens import Tokens
 
+_LOOKING = (
+    r"GET /v1/(health|openapi\.json|workers|watch|sessions|jobs(/[^/]+(/.*)?)?)"
+    r"|(GET|HEAD) /v1/blobs/[0-9a-f]{64}|POST /v1/(jobs/states|blobs/fetch)"
+)
+_SUBMITTING = (
+    r"POST /v1/(jobs(/batch|/[^/]+/cancel)?|blobs|bundles)|(GET|HEAD|PATCH) /v1/uploads/.*"
+    r"|DELETE /v1/sessions/[^/]+|GET /v1/client"
+)
+
 MAY: dict[str, re.Pattern[str]] = {
-    ADMIN: re.compile(r"(?!POST /v1/join$).*"),
+    METRICS: re.compile(r"GET /(metrics|v1/health)"),
     JOIN: re.compile(r"POST /v1/join"),
-    WORKER: re.compile(r"GET /v1/(health|worker)|[A-Z]+ /v1/(blobs|bundles)(/.*)?"),
+    WORKER: re.compile(r"GET /v1/(health|worker)|[A-Z]+ /v1/(blobs|bundles|uploads)(/.*)?"),
+    READER: re.compile(_LOOKING),
+    SUBMITTER: re.compile(f"{_LOOKING}|{_SUBMITTING}"),
+    ADMIN: re.compile(r"(?!POST /v1/join$).*"),
 }
-"""Role: the methods and paths that it may use. What is not named here is the admin's alone."""
+"""Role: the methods and paths that it may use, the least role first. What is not named here is the admin's alone."""
+
+
+CUT_OFF = 4401
+"""The code with which a websocket closes whose token has ended."""
+
+_REASON_BYTES = 120
+_LEAST_S, _MOST_S = 0.05, 3600.0  # between two looks at a token that will end: clocks are set
 
 
 class Access:
@@ -59,33 +78,38 @@ _UNKNOWN = Problem(
 
 
 def _wrong_role(role: str, method: str, path: str) -> Problem:
-    needed = " or ".join(name for name, pattern in MAY.items() if pattern.fullmatch(f"{method} {path}"))
-    return Problem(
-        status=403,
-        code="wrong_role",
-        title=f"a token of the role {role} may not do this",
-        detail=f"{method} {path[:200]} needs a token of the role {needed}",
-    )
+    asked = f"{method} {path}"
+    needed = [name for name, pattern in MAY.items() if name != WORKER and pattern.fullmatch(asked)]
+    return wrong_role(role, asked[:200], needed)
 
 
 class Handler(web.RequestHandler):
     """A handler of `/v1`: needs the token of `endpoint.json`, or one of a role that may use it."""
 
     shell: Shell
-    owner: str
+    user: str  # of the operating system, whose control plane this is
+    owner: str  # whose the jobs and sessions are that this request brings: the user's, or those of its token's name
     access: Access
     token: Token | None = None  # that of the request; None: the one of endpoint.json
 
     def initialize(self, shell: Shell, access: Access, owner: str) -> None:
         """Taken from the route table."""
         self.shell = shell
-        self.owner = owner
+        self.user = self.owner = owner
         self.access = access
 
     def prepare(self) -> None:
         """No request goes further without a token that may."""
         request = self.request
         self.token = self.access.check(request.headers.get("Authorization", ""), request.method or "", request.path)
+        if self.token is not None and self.token.role != WORKER:
+            self.owner = self.token.name
+
+    def may_touch(self, owner: str) -> bool:
+        """Whether this request may cancel or release what is `owner`'s: a submitter its own, an admin everybody's."""
+        if self.token is None or self.token.role == ADMIN:
+            return True
+        return self.token.role == SUBMITTER and owner == self.owner
 
     def answer(self, value: Any, status: int = 200) -> None:
         """Finish with JSON."""
@@ -121,8 +145,35 @@ class Socket(Handler, websocket.WebSocketHandler):
     """A websocket with the same authentication, before the upgrade."""
 
     def open(self, *args: str, **kwargs: str) -> None:
-        """Without this each hop waits 40 ms for Nagle's algorithm."""
+        """Without `set_nodelay` each hop waits 40 ms for Nagle's algorithm."""
         self.set_nodelay(True)
+        if self.token is not None and self.token.role != WORKER:  # workers' sockets do the same, and are told more
+            self.access.tokens.opened(self.token, self)
+            self._check_token(self.token)
+
+    _token_check: asyncio.TimerHandle | None = None
+
+    def _check_token(self, token: Token) -> None:
+        """Cut off whose token has ended; it is looked at when it does."""
+        problem = self.access.tokens.problem(token)
+        if problem is not None:
+            self.cut_off(problem)
+        elif token.expires_at is not None:
+            left_s = token.expires_at - self.shell.clock.now()
+            loop = asyncio.get_running_loop()
+            self._token_check = loop.call_later(min(max(left_s, _LEAST_S), _MOST_S), self._check_token, token)
+
+    def cut_off(self, problem: Problem) -> None:
+        """Close the connection: its token has ended."""
+        self.close(CUT_OFF, problem.title.encode()[:_REASON_BYTES].decode(errors="ignore"))
+
+    def on_connection_close(self) -> None:
+        """The token has a connection less."""
+        super().on_connection_close()
+        if self._token_check is not None:
+            self._token_check.cancel()
+        if self.token is not None and self.token.role != WORKER:
+            self.access.tokens.closed(self.token, self)
 
     def write_frame(self, frame: bytes) -> asyncio.Future[None] | None:
         """Send one frame: None when all of it is with the operating system, else a future to wait for.

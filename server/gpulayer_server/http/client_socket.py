@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 
-import msgspec
 from tornado import websocket
 
 from gpulayer._version import __version__
-from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import (
     CancelJob,
     Chunk,
@@ -27,13 +24,14 @@ from gpulayer.protocol.messages import (
     encode,
     from_client,
 )
-from gpulayer.protocol.types import FRAME_DATA_BYTES, PROTOCOL_VERSION, JobSpec, JobView, Problem
-from gpulayer.source import BlobError
-from gpulayer_server.core.events import CancelWanted, Submitted
-from gpulayer_server.core.jobs import key_conflict
+from gpulayer.protocol.types import FRAME_DATA_BYTES, PROTOCOL_VERSION, JobView, Problem
+from gpulayer_server.core.events import CancelWanted
 from gpulayer_server.http.base import Socket, ignored
 from gpulayer_server.http.comms import pass_on
-from gpulayer_server.shell import Reply, Shell, log
+from gpulayer_server.shell import Reply, log
+from gpulayer_server.submitting import submit
+
+__all__ = ["ClientSocket", "JobFollower", "submit"]
 
 
 class ClientSocket(Socket):
@@ -64,7 +62,7 @@ class ClientSocket(Socket):
             case Submit():
                 submit(self.shell, self.owner, message.key, message.spec, self._submitted(message))
             case Follow():
-                self._follow(message.n, message.job, message.attempt, message.offset)
+                self._follow(message.n, message.job, message.attempt, message.offset, message.index)
             case Unfollow():
                 self._unfollow(message.n)
             case CancelJob():
@@ -103,14 +101,15 @@ class ClientSocket(Socket):
 
         return reply
 
-    def _follow(self, n: int, job: str, attempt: str | None, offset: int) -> None:
+    def _follow(self, n: int, job: str, attempt: str | None, offset: int, index: int | None = None) -> None:
         def start() -> None:
-            view = self.shell.view(job)
+            view = self.shell.view(job, index)
             if view is None:
-                self.send([Refused(n=n, problem=Problem(status=404, code="no_such_job", title=f"no job {job}"))])
+                title = f"no job {job}" if index is None else f"job {job} has no task {index}"
+                self.send([Refused(n=n, problem=Problem(status=404, code="no_such_job", title=title))])
                 return
             self._unfollow(n)
-            self.following[n] = JobFollower(self, n, view, attempt, offset)
+            self.following[n] = JobFollower(self, n, view, attempt, offset, index)
 
         self.shell.after_commits(start)
 
@@ -143,27 +142,42 @@ class ClientSocket(Socket):
 class JobFollower:
     """Sends one job's stream and states to one client, as fast as the client reads and no faster.
 
-    A state goes out after the bytes that were there before it, so that 'done' is never ahead of the output.
+    A state goes out after the bytes that were there before it, so that 'done' is never ahead of the output. With
+    `index` both are those of one task; without it the stream is that of the job's only task, or else its first.
     """
 
-    def __init__(self, socket: ClientSocket, n: int, view: JobView, attempt: str | None, offset: int):
+    def __init__(
+        self,
+        socket: ClientSocket,
+        n: int,
+        view: JobView,
+        attempt: str | None,
+        offset: int,
+        index: int | None = None,
+    ):
         self._socket = socket
         self._shell = socket.shell
         self._n = n
         self._view: JobView | None = view
         self._job = view.id
-        self._attempt = view.attempt
-        self._offset = offset if attempt == view.attempt else 0
+        self._told: JobView | None = None
+        self._attempt = self._attempt_of(view)
+        self._offset = offset if attempt == self._attempt else 0
         self._loop = asyncio.get_running_loop()
         self._pumping = False
         self._stopped = False
-        self._shell.follow(self._job, self)
+        self._shell.follow(self._job, self, index)
         self._soon()
+
+    def _attempt_of(self, view: JobView) -> str | None:
+        """Whose stream it is. A job with many tasks shows one of them, and that is another one after a while."""
+        return self._shell.first_attempt(self._job) if view.tasks else view.attempt
 
     def update(self, view: JobView) -> None:
         """The job is another now."""
-        self._view = view
-        self._soon()
+        if view != self._told:
+            self._view = view
+            self._soon()
 
     def wake(self) -> None:
         """The stream grew: its bytes go at once, before the rest of the frame that brought them is looked at."""
@@ -208,8 +222,10 @@ class JobFollower:
 
     def _next(self) -> list[ServerToClient]:
         view = self._view
-        if view is not None and view.attempt != self._attempt:
-            self._attempt, self._offset = view.attempt, 0
+        if view is not None:
+            attempt = self._attempt_of(view)
+            if attempt != self._attempt:
+                self._attempt, self._offset = attempt, 0
         batch: list[ServerToClient] = []
         attempt = self._attempt
         if attempt is not None:
@@ -220,7 +236,7 @@ class JobFollower:
         whole = attempt is None or self._offset >= self._shell.streams.visible(attempt)
         if view is not None and (whole or not view.terminal):
             batch.append(Update(n=self._n, job=view))
-            self._view = None
+            self._view, self._told = None, view
             if view.terminal:
                 self.stop()
                 self._socket.over(self._n, self)
@@ -230,37 +246,3 @@ class JobFollower:
         if self._shell.streams.visible(attempt) <= self._offset:
             return b""
         return self._shell.streams.read(attempt, self._offset, FRAME_DATA_BYTES)
-
-
-def submit(shell: Shell, owner: str, key: str, spec: JobSpec, reply: Reply) -> None:
-    """Take a job, or find the one that its key made, live or of the past."""
-    lacking = _lacking(shell, spec)
-    if lacking is not None:
-        reply(lacking)
-        return
-    reach("server.bundle-sent")
-    payload_hash = hashlib.sha256(msgspec.msgpack.encode(spec)).hexdigest()
-    known = shell.stored_by_key(owner, key)
-    if known is not None:
-        same = known.payload_hash == payload_hash
-        reply(shell.history_view(known) if same else key_conflict(key, known.id))
-        return
-    shell.request(
-        lambda request: Submitted(request=request, owner=owner, key=key, payload_hash=payload_hash, spec=spec), reply
-    )
-
-
-def _lacking(shell: Shell, spec: JobSpec) -> Problem | None:
-    """What has to be sent before the job is taken."""
-    inputs = spec.cell.inputs if spec.cell is not None else ""
-    try:
-        if spec.bundle and spec.bundle not in shell.blobs:
-            detail = f"bundle {spec.bundle[:12]}…: send its manifest and blobs first"
-            return Problem(status=409, code="bundle_unknown", title="the control plane lacks the source", detail=detail)
-        if inputs and inputs not in shell.blobs:
-            detail = f"blob {inputs[:12]}…: send it first"
-            return Problem(status=409, code="inputs_unknown", title="the control plane lacks the values", detail=detail)
-    except BlobError as error:
-        title = "bundle or inputs are not named by their digest"
-        return Problem(status=400, code="bad_request", title=title, detail=str(error))
-    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -39,7 +40,7 @@ class EventsSocket(Socket):
         self._view: JobView | None = None  # the newest, not yet told
         self._attempt: str | None = None
         self._offset = 0
-        self._splitter = Splitter()
+        self._splitter, self._texts = Splitter(), Texts()
         self.shell.clients.add(self)
         self.shell.after_commits(self._start)
 
@@ -92,7 +93,7 @@ class EventsSocket(Socket):
         self._attempt = attempt
         seq = max(0, after + 1)
         self._offset = self.shell.streams.offset_of(attempt, seq) if seq else 0
-        self._splitter = Splitter(seq)
+        self._splitter, self._texts = Splitter(seq), Texts()
         await self._say(type="attempt", attempt=attempt)
 
     async def _send_events(self) -> None:
@@ -101,7 +102,7 @@ class EventsSocket(Socket):
         while attempt is not None and streams.visible(attempt) > self._offset:
             data = streams.read(attempt, self._offset, FRAME_DATA_BYTES)
             self._offset += len(data)
-            found = joined(as_event(seq, kind, body) for seq, kind, body in self._splitter.feed(data))
+            found = joined(as_event(seq, kind, body, self._texts) for seq, kind, body in self._splitter.feed(data))
             if found:
                 await self._say(type="events", events=found)
 
@@ -129,12 +130,31 @@ def as_json(message: dict[str, Any]) -> str:
         return json.dumps(json.loads(plain, parse_constant=lambda name: None))
 
 
-def as_event(seq: int, kind: int, body: memoryview) -> dict[str, Any]:
-    """A record as an event; `msg_type` names a kernel's message, for other records it is their kind."""
+class Texts:
+    """The text of what a command wrote: a letter whose bytes are in two records comes with the second one."""
+
+    def __init__(self) -> None:
+        make = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {Kind.STDOUT: make(errors="replace"), Kind.STDERR: make(errors="replace")}
+
+    def event(self, seq: int, kind: Kind, body: memoryview) -> dict[str, Any]:
+        """A record of such bytes as an event."""
+        name = "stdout" if kind is Kind.STDOUT else "stderr"
+        text = self._decoders[kind].decode(body)
+        return {"seq": seq, "kind": "text", "msg_type": "stream", "content": {"name": name, "text": text}}
+
+
+def as_event(seq: int, kind: int, body: memoryview, texts: Texts | None = None) -> dict[str, Any]:
+    """A record as an event; `msg_type` names a kernel's message, for other records it is their kind.
+
+    `texts` decodes what a command wrote: one for all records of a stream.
+    """
     if kind == Kind.TEXT:
         fd, text = decode_text(body)
         content = {"name": "stderr" if fd == 2 else "stdout", "text": text.decode(errors="replace")}
         return {"seq": seq, "kind": "text", "msg_type": "stream", "content": content}
+    if kind in (Kind.STDOUT, Kind.STDERR):
+        return (texts or Texts()).event(seq, Kind(kind), body)
     if kind != Kind.KERNEL:
         name = Kind(kind).name.lower()
         return {"seq": seq, "kind": name, "msg_type": name, "content": decode_json(body)}

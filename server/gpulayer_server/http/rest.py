@@ -1,4 +1,4 @@
-"""The HTTP API under `/v1`: jobs, workers, sessions."""
+"""The HTTP API under `/v1`: health, workers, sessions, streams; jobs are in `jobs`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 from gpulayer._version import __version__
 from gpulayer.protocol.records import Splitter
-from gpulayer.protocol.types import FRAME_DATA_BYTES, JobSpec, JobView, Problem, Struct
-from gpulayer_server.core.events import CancelWanted, Event, ReleaseWanted
+from gpulayer.protocol.types import FRAME_DATA_BYTES, JobView, Problem, Struct
+from gpulayer_server.core.events import Event, ReleaseWanted
 from gpulayer_server.core.views import session_view, worker_view
-from gpulayer_server.http.base import Handler, ProblemError, Socket, parse
-from gpulayer_server.http.client_socket import submit
+from gpulayer_server.http.base import Handler, ProblemError, Socket
 from gpulayer_server.shell import Shell
 
 
@@ -21,19 +20,6 @@ class Health(Struct, frozen=True, kw_only=True):
     version: str
     epoch: int
     connected: bool | None = None  # for a worker's credential: whether a worker with its id is connected now
-
-
-class SubmitBody(Struct, frozen=True, kw_only=True):
-    """A job by HTTP."""
-
-    key: str
-    spec: JobSpec
-
-
-class CancelBody(Struct, frozen=True, kw_only=True):
-    """How to cancel."""
-
-    give_up: bool = False
 
 
 async def committed(shell: Shell) -> None:
@@ -84,51 +70,6 @@ class NothingHandler(Handler):
         super().prepare()
         detail = f"{self.request.method} {self.request.path}: the API lies under /v1"
         raise ProblemError(Problem(status=404, code="no_such_path", title="nothing is there", detail=detail))
-
-
-class JobsHandler(Handler):
-    """GET and POST /v1/jobs"""
-
-    async def get(self) -> None:
-        """The owner's jobs, newest first; `?limit=` at most 1,000, `?notebook=` and `?cell_id=` narrow."""
-        limit = min(1000, max(1, whole_number(self.get_query_argument("limit", "50"), "limit")))
-        notebook = self.get_query_argument("notebook", "")
-        await committed(self.shell)
-        views = [self.shell.history_view(job) for job in self.shell.store.recent_jobs(self.owner, limit)]
-        self.answer([view for view in views if not notebook or view.notebook == notebook])
-
-    async def post(self) -> None:
-        """A new job."""
-        body: SubmitBody = parse(self.request.body, SubmitBody)
-        future: asyncio.Future[JobView | Problem | None] = asyncio.get_running_loop().create_future()
-        submit(self.shell, self.owner, body.key, body.spec, future.set_result)
-        self.answer(settle(await future), 201)
-
-
-class JobHandler(Handler):
-    """GET /v1/jobs/ID"""
-
-    async def get(self, name: str) -> None:
-        """One job."""
-        await committed(self.shell)
-        view = self.shell.view(name)
-        if view is None:
-            raise ProblemError(Problem(status=404, code="no_such_job", title=f"no job {name}"))
-        self.answer(view)
-
-
-class CancelHandler(Handler):
-    """POST /v1/jobs/ID/cancel"""
-
-    async def post(self, name: str) -> None:
-        """Store the wish to cancel; the answer shows 'cancelling' until the worker confirms."""
-        body: CancelBody = parse(self.request.body or b"{}", CancelBody)
-        if name not in self.shell.plane.jobs:
-            view = self.shell.view(name)
-            if view is not None:
-                self.answer(view)  # it ended already: nothing is left to cancel
-                return
-        self.answer(await ask(self.shell, lambda r: CancelWanted(request=r, job=name, give_up=body.give_up)))
 
 
 class WorkersHandler(Handler):

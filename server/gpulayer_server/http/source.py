@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import hashlib
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from tornado import web
 
@@ -24,6 +26,7 @@ _HELD_BYTES = 4 << 20  # of an upload wait at most for the thread that stores th
 _TOLD_BYTES = 1 << 20
 _STALLED_S = 300.0
 _REMEMBERED_ENTRIES = 10_000  # of manifests together: some MB
+_RANGE = re.compile(r"bytes=(\d{1,20})-(\d{1,20})?")
 _IN_PLACE_BYTES = 65_536  # a manifest of 900 files; a larger one would hold the loop for longer than 2 ms
 
 
@@ -71,8 +74,8 @@ class Manifests:
         """
         known = self._last.get(hashlib.sha256(data).hexdigest())  # as when it was announced
         manifest = known or Manifest.from_bytes(data, self._last.get(near))
-        missing = self._blobs.missing({entry.sha256: entry.size for entry in manifest.files if entry.sha256})
-        if not missing and manifest.digest not in self._blobs:
+        missing = self._blobs.claim({entry.sha256: entry.size for entry in manifest.files if entry.sha256})
+        if not missing and self._blobs.claim({manifest.digest: len(data)}):
             self._blobs.put(manifest.digest, [data])
         with self._lock:
             self._last.pop(near, None)
@@ -261,7 +264,7 @@ class FetchHandler(Handler):
 
 
 class BlobHandler(Handler):
-    """GET and HEAD /v1/blobs/DIGEST: one blob, such as a manifest."""
+    """GET and HEAD /v1/blobs/DIGEST: one blob, such as a manifest; with `Range: bytes=FIRST-[LAST]` a part of it."""
 
     def head(self, digest: str) -> None:
         """Whether it is here, and its length."""
@@ -272,14 +275,38 @@ class BlobHandler(Handler):
         if span is None:
             raise ProblemError(Problem(status=404, code="no_such_blob", title=f"no blob {digest}"))
         self.set_header("Content-Type", "application/octet-stream")
+        self.set_header("Accept-Ranges", "bytes")
         self.set_header("Content-Length", str(span.size))
         return span
 
     async def get(self, digest: str) -> None:
         """Its bytes."""
-        span = self._find(digest)
+        span = self._part(self._find(digest))
         with SpanReader() as reader:
             chunks = reader.chunks(span)
             while chunk := await asyncio.to_thread(next, chunks, b""):
                 self.write(chunk)
                 await self.flush()
+
+    def _part(self, whole: Span) -> Span:
+        """The part that is asked for: all of it where the range is none that we know, as RFC 9110 has it."""
+        asked = _RANGE.fullmatch(self.request.headers.get("Range", ""))
+        if asked is None:
+            return whole
+        first, last = int(asked[1]), min(int(asked[2] or whole.size), whole.size - 1)
+        if first > last:
+            self._whole_bytes = whole.size
+            detail = f"it has {whole.size} bytes, and byte {first} is the first that was asked for"
+            raise ProblemError(Problem(status=416, code="range", title="the blob has no such part", detail=detail))
+        self.set_status(206)
+        self.set_header("Content-Range", f"bytes {first}-{last}/{whole.size}")
+        self.set_header("Content-Length", str(last + 1 - first))
+        return Span(whole.path, whole.offset + first, last + 1 - first)
+
+    _whole_bytes: int | None = None
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """A problem; with the blob's length where a part of it was asked for that it has not."""
+        if self._whole_bytes is not None:
+            self.set_header("Content-Range", f"bytes */{self._whole_bytes}")
+        super().write_error(status_code, **kwargs)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.types import Problem, Struct
-from gpulayer_server.auth import State, Token
+from gpulayer_server.auth import ADMIN, JOIN, SUBMITTER, State, Token
 from gpulayer_server.http.base import Handler, ProblemError, parse
 from gpulayer_server.shell import log
 from gpulayer_server.tokens import AuthError, Tokens
+
+JOIN_S = 600.0
+"""How long a join token is good for unless told."""
 
 _YEARS_S = 30 * 366 * 86_400.0
 
@@ -19,12 +22,12 @@ Name = Annotated[str, Meta(max_length=100, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 
 
 class TokenBody(Struct, frozen=True, kw_only=True):
-    """A new token."""
+    """A new token. Of the role join it is for one use and ten minutes unless told; of others, for good."""
 
-    role: Literal["join"]
-    name: Name = ""
-    expires_s: Annotated[float, Meta(gt=0, le=_YEARS_S)] | None = 600.0  # None: never
-    single_use: bool = True
+    role: Literal["admin", "submitter", "reader", "join", "metrics"]
+    name: Name = ""  # of the role submitter: whose the jobs are
+    expires_s: Annotated[float, Meta(gt=0, le=_YEARS_S)] | UnsetType | None = UNSET  # None: never
+    single_use: bool | UnsetType = UNSET  # of the role join only
 
 
 class NewToken(Struct, frozen=True, kw_only=True):
@@ -87,9 +90,14 @@ class TokensHandler(_TokensHandler):
     async def post(self) -> None:
         """A new token."""
         body: TokenBody = parse(self.request.body, TokenBody)
+        joins = body.role == JOIN
+        single_use = joins if isinstance(body.single_use, UnsetType) else body.single_use
+        usual_s = JOIN_S if joins else None
+        expires_s = usual_s if isinstance(body.expires_s, UnsetType) else body.expires_s
+        self._check(body, single_use)
         try:
             token, text = await self.tokens.make(
-                role=body.role, name=body.name, expires_s=body.expires_s, single_use=body.single_use
+                role=body.role, name=body.name, expires_s=expires_s, single_use=single_use
             )
         except AuthError as error:
             raise ProblemError(error.problem) from error
@@ -105,9 +113,17 @@ class TokensHandler(_TokensHandler):
         self.set_header("Cache-Control", "no-store")
         self.answer(made, 201)
 
+    def _check(self, body: TokenBody, single_use: bool) -> None:
+        if single_use and body.role != JOIN:
+            title = f"a token of the role {body.role} can't be for a single use: only one of the role join is"
+            raise ProblemError(Problem(status=400, code="bad_request", title=title))
+        if body.name == self.user and body.role in (ADMIN, SUBMITTER):
+            title = f"{body.name} is the name of this control plane's own user, whose jobs are not another's"
+            raise ProblemError(Problem(status=409, code="name_taken", title=title, detail="choose another name"))
+
 
 class TokenHandler(_TokensHandler):
-    """DELETE /v1/tokens/ID[?workers=true]"""
+    """DELETE /v1/tokens/ID_OR_NAME[?workers=true]"""
 
     async def delete(self, name: str) -> None:
         """End a token; with `workers` also the credentials that were given for it. One that has ended stays so."""
@@ -132,6 +148,7 @@ class JoinHandler(_TokensHandler):
     async def post(self) -> None:
         """A worker's own credential for the join token that this request brings."""
         body: JoinBody = parse(self.request.body, JoinBody)
+        reach("server.join-asked")
         token = self.token
         if token is None:
             raise TypeError("the table of roles lets the admin's token in here")

@@ -44,6 +44,7 @@ class WorkerSocket(Socket):
         self._order = Order()
         self._dropped = False
         self._full: set[str] = set()  # attempts whose bytes found no room: what follows them is not looked at
+        self._said: list[WorkerMessage] = []  # of the frame that is looked at: what the plane is yet to handle
         self._outgoing: list[ServerMessage] = []
         self._takes_comms = False
         self._comms_bytes = 0  # with the socket, and not yet with the operating system
@@ -77,28 +78,38 @@ class WorkerSocket(Socket):
         for each in messages:
             if not self._dropped:
                 self._take(each, acks)
+        self._hand_over()
         self.shell.commit()
         if acks:
             self.send([Ack(attempt=attempt, offset=offset) for attempt, offset in acks.items()])
             reach("server.acked")
 
     def _take(self, message: WorkerMessage, acks: dict[str, int]) -> None:
-        shell = self.shell
-        match message:
-            case Output() | Finished() if message.attempt in self._full:
-                return  # it comes again, on the next connection
-            case Output():
-                self._output(message, acks)
-            case Hello():
-                self._hello(message)
-            case Finished():
+        """Bytes and a hello at once; the rest of a frame is one event."""
+        if isinstance(message, (Finished, Output)) and message.attempt in self._full:
+            return  # it comes again, on the next connection
+        if isinstance(message, Output):
+            self._output(message, acks)
+        elif isinstance(message, Hello):
+            self._hand_over()
+            self._hello(message)
+        else:
+            self._said.append(message)
+
+    def _hand_over(self) -> None:
+        """Let the plane handle what was said until now."""
+        said, self._said = self._said, []
+        if not said:
+            return
+        acked: dict[str, int] = {}
+        for message in said:
+            if isinstance(message, Finished):
                 reach("server.idle-written")
-                length = shell.streams.length(message.attempt)
-                shell.handle(WorkerSaid(conn=self.conn, message=message, acked=length))
-            case _:
-                if isinstance(message, Started):
-                    reach("server.started")
-                shell.handle(WorkerSaid(conn=self.conn, message=message))
+                if message.end_offset:
+                    acked[message.attempt] = self.shell.streams.length(message.attempt)
+            elif isinstance(message, Started):
+                reach("server.started")
+        self.shell.handle(WorkerSaid(conn=self.conn, messages=tuple(said), acked=acked))
 
     def _hello(self, hello: Hello) -> None:
         """Who connects; the token of `endpoint.json` is good for any worker, a credential for its own."""
@@ -128,6 +139,7 @@ class WorkerSocket(Socket):
             length = self.shell.output(self.conn, message.attempt, message.offset, message.data)
         except StreamGap as error:
             log.warning("%s", error)
+            self._hand_over()
             self.drop("bytes are missing")
             return
         except OSError as error:

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from gpulayer.protocol.types import Device, Inventory, Reason, Requirements
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
+class Candidate(Protocol):
     """A worker as the matcher sees it."""
 
-    id: str
-    name: str
-    inventory: Inventory
-    slots: int
-    slots_free: int
-    devices_free: tuple[Device, ...]
-    reachable: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inventory(self) -> Inventory: ...
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def slots_free(self) -> int: ...
+
+    @property
+    def devices_free(self) -> Sequence[Device]: ...
+
+    @property
+    def reachable(self) -> bool: ...
+
+    @property
+    def full(self) -> str:
+        """Why it takes no more work; '' where it does."""
+        ...
+
+
+Each = TypeVar("Each", bound=Candidate)
 
 
 def unmet(requirements: Requirements, worker: Candidate) -> list[Reason]:
@@ -53,27 +70,50 @@ def busy(requirements: Requirements, worker: Candidate) -> list[Reason]:
 
     if not worker.reachable:
         add("out_of_reach", "out of reach")
+    if worker.full:
+        add("disk", worker.full)
     if worker.slots_free < 1:
         add("slots", f"all {worker.slots} slot{'s' if worker.slots > 1 else ''} busy")
     kind = requirements.device_kind
     if kind is not None:
-        free = sum(1 for device in worker.devices_free if device.kind == kind)
+        free = _free(kind, worker)
         wanted = requirements.device_count
         if free < wanted:
             add("devices_busy", f"needs {wanted} free {kind} device{'s' if wanted > 1 else ''}, {free} free now")
     return reasons
 
 
-def pick(requirements: Requirements, workers: Iterable[Candidate]) -> Candidate | None:
-    """The worker to take: of those that can now, the one with the fewest devices to strand, then the most room."""
-    fitting = [worker for worker in workers if not unmet(requirements, worker) and not busy(requirements, worker)]
-    if not fitting:
-        return None
+def has_room(requirements: Requirements, worker: Candidate) -> bool:
+    """Whether a worker that could take the job can take it now: nothing keeps it `busy`."""
+    if worker.slots_free < 1 or worker.full or not worker.reachable:
+        return False
+    kind = requirements.device_kind
+    return kind is None or _free(kind, worker) >= requirements.device_count
+
+
+def _free(kind: str, worker: Candidate) -> int:
+    return sum(1 for device in worker.devices_free if device.kind == kind)
+
+
+def roomiest(requirements: Requirements, able: Iterable[Each]) -> Each | None:
+    """The worker to take of those that could take the job: of those that can now, the one with the fewest devices to
+    strand, then the most room.
+    """
     wants_devices = requirements.device_kind is not None
-    return min(
-        fitting,
-        key=lambda w: (0 if wants_devices else len(w.inventory.devices), -w.slots_free, w.name),
-    )
+    best: Each | None = None
+    least: tuple[int, int, str] | None = None
+    for worker in able:
+        if not has_room(requirements, worker):
+            continue
+        cost = (0 if wants_devices else len(worker.inventory.devices), -worker.slots_free, worker.name)
+        if least is None or cost < least:
+            best, least = worker, cost
+    return best
+
+
+def pick(requirements: Requirements, workers: Iterable[Each]) -> Each | None:
+    """The worker to take of all that are known."""
+    return roomiest(requirements, [worker for worker in workers if not unmet(requirements, worker)])
 
 
 def choose_devices(requirements: Requirements, free: Sequence[Device]) -> tuple[Device, ...]:

@@ -6,30 +6,35 @@ cut may lose the last ones, but never an epoch: that is raised with `synchronous
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gpulayer.protocol.types import State
 from gpulayer_server.auth import Token
-from gpulayer_server.core.state import ENDED_SESSIONS, Attempt, Job, Snapshot
+from gpulayer_server.core.state import ENDED_SESSIONS, Attempt, Job, Snapshot, Task, whole_of
 from gpulayer_server.store import rows
 from gpulayer_server.store.rows import Op
+from gpulayer_server.store.writing import Writer
 
 
 def _text(*path: str) -> str:
     return resources.files("gpulayer_server.store").joinpath(*path).read_text(encoding="utf-8")
 
 
-def _statements() -> dict[str, str]:
-    parts = re.split(r"^-- name: (\w+)\n", _text("statements.sql"), flags=re.MULTILINE)[1:]
+def named_statements(file: str) -> dict[str, str]:
+    """The statements of one of our files of SQL, by their names."""
+    parts = re.split(r"^-- name: (\w+)\n", _text(file), flags=re.MULTILINE)[1:]
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
 
 
-STATEMENTS = _statements()
+STATEMENTS = named_statements("statements.sql")
 
 
 _LOST = 5000  # a mark that is still to be written is of a loss just before the end: of one of the last
@@ -39,6 +44,28 @@ _ADVICE = {  # by SQLite's own words: its codes are known to Python 3.11 and lat
     "not a database": "; put a copy of it back, or move it away to begin with no history",
     "malformed": "; put a copy of it back, or move it away to begin with no history",
 }
+
+
+_NEWEST = 2**62
+_FILTERS = {
+    "owner": "owner = ?",
+    "state": "ends.state = ?",
+    "name": "name = ? AND name <> ''",
+    "label": "jobs.n IN (SELECT labels.n FROM labels WHERE label = ?)",
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A job as lists need it: without its tasks, but for one that is shown, and with a count by state of many.
+
+    `state` is that of the job as a whole, or of the task that was asked for.
+    """
+
+    job: Job
+    task: Task
+    state: State
+    tally: Mapping[State, int]
 
 
 class StoreError(RuntimeError):
@@ -54,6 +81,7 @@ class Store:
         try:
             self._write = self._opened()
             self._read = self._write
+            self._writer = Writer(self._write, STATEMENTS)
             if path is not None:
                 path.chmod(0o600)
                 self._read = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
@@ -101,9 +129,7 @@ class Store:
         """Write many units in one transaction; raises `StoreError`, and then none of them is written."""
         try:
             self._write.execute("BEGIN IMMEDIATE")
-            for unit in units:
-                for name, values in unit:
-                    self._write.execute(STATEMENTS[name], values)
+            self._writer.write(units)
             self._write.execute("COMMIT")
         except sqlite3.Error as error:
             if self._write.in_transaction:
@@ -131,6 +157,8 @@ class Store:
         snapshot.lost = [name for (name,) in self._all("lost_attempts", _LOST)]
         held = {attempt.id: attempt for attempt in snapshot.attempts}
         snapshot.jobs = [self._with_tasks(rows.job(row), held) for row in self._all("live_jobs")]
+        named = {name for job in snapshot.jobs for name in job.spec.after}
+        snapshot.succeeded = {name for name, state in self.states(named).items() if state is State.SUCCEEDED}
         return snapshot
 
     def job(self, name: str) -> Job | None:
@@ -144,6 +172,71 @@ class Store:
     def recent_jobs(self, owner: str, limit: int) -> list[Job]:
         """The last jobs of an owner, newest first."""
         return [self._with_tasks(rows.job(row), {}) for row in self._all("recent_jobs", owner, limit)]
+
+    def page(
+        self,
+        limit: int,
+        *,
+        owner: str | None = None,
+        state: State | None = None,
+        label: str | None = None,
+        name: str | None = None,
+        before: str | None = None,
+    ) -> list[Stored]:
+        """Jobs, newest first. `state`: only those that ended so; `before`: only those older than this job."""
+        given = {"owner": owner, "state": state.value if state else None, "label": label, "name": name}
+        wanted = {_FILTERS[key]: value for key, value in given.items() if value is not None}
+        n = self.n_of(before) if before is not None else _NEWEST
+        sql = " AND ".join([STATEMENTS["page"], *wanted]) + " ORDER BY jobs.n DESC LIMIT ?"
+        found = self._read.execute(sql, (n or 0, *wanted.values(), limit)).fetchall()
+        return self._stored([rows.job(row) for row in found])
+
+    def stored(self, name: str, index: int | None = None) -> Stored | None:
+        """A job of any age, with the task that stands for it, or that of an index; None where it is not there."""
+        found = [rows.job(row) for row in self._all("job", name)]
+        if not found or index is None:
+            return self._stored(found)[0] if found else None
+        tasks = [rows.task(row) for row in self._all("task", found[0].n, index)]
+        return Stored(found[0], tasks[0], tasks[0].state, {}) if tasks else None
+
+    def _stored(self, jobs: list[Job]) -> list[Stored]:
+        single = json.dumps([job.n for job in jobs if not job.many])
+        tasks = {row[1]: rows.task(row) for row in self._all("tasks_of_jobs", single)}
+        return [self._many(job) if job.many else Stored(job, tasks[job.n], tasks[job.n].state, {}) for job in jobs]
+
+    def _many(self, job: Job) -> Stored:
+        tally = {State(state): count for state, count in self._all("tally", job.n)}
+        whole = whole_of(tally)
+        ((*first,),) = self._all("first_task_in_state", job.n, whole.value)
+        return Stored(job, rows.task(tuple(first)), whole, tally)
+
+    def first_tasks(self, name: str) -> list[Task]:
+        """A job's first task; none where the job is not there."""
+        return [rows.task(row) for row in self._all("first_task", name)]
+
+    def attempts_of_job(self, name: str) -> list[Attempt]:
+        """Every attempt of a job's tasks."""
+        return [rows.attempt(row) for row in self._all("attempts_of_job", name)]
+
+    def owner_of(self, name: str) -> str | None:
+        """Whose job it is; None where it is not there."""
+        found = self._all("owner_of_job", name)
+        return found[0][0] if found else None
+
+    def n_of(self, name: str) -> int | None:
+        """A job's place in the order of submission; None where it is not there."""
+        found = self._all("n_of_job", name)
+        return found[0][0] if found else None
+
+    def states(self, names: Iterable[str]) -> dict[str, State | None]:
+        """How each of these jobs ended as a whole, None for one that goes on; those that are not there are left out."""
+        found = self._all("states", json.dumps(list(names)))
+        return {name: State(state) if state is not None else None for name, state in found}
+
+    def jobs_by_keys(self, owner: str, keys: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """By key: id and payload's hash of the jobs that these keys made."""
+        found = self._all("jobs_by_keys", owner, json.dumps(list(keys)))
+        return {key: (name, payload_hash) for key, name, payload_hash in found}
 
     def tokens(self) -> list[Token]:
         """Every token that is kept, oldest first."""
@@ -163,9 +256,8 @@ class Store:
         return self._with_tasks(rows.job(found[0]), {}) if found else None
 
     def _with_tasks(self, job: Job, held: dict[str, Attempt]) -> Job:
-        for row in self._all("tasks_of_job", job.id):
-            task, attempt_id = rows.task(row)
-            if attempt_id is not None:
-                task.attempt = held.get(attempt_id) or rows.attempt(self._all("attempt", attempt_id)[0])
-            job.tasks.append(task)
+        job.tasks = [rows.task(row) for row in self._all("tasks_of_jobs", json.dumps([job.n]))]
+        for task in job.tasks:
+            if task.attempt is not None:
+                task.attempt = held.get(task.attempt.id, task.attempt)
         return job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -9,11 +10,12 @@ import msgspec
 from gpulayer.protocol.types import Device, Inventory, JobSpec, Outcome, Reason, State
 from gpulayer_server.auth import Token
 from gpulayer_server.core.events import Row
-from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from gpulayer_server.core.state import Attempt, Job, JobEnd, Session, Task, Worker
 
 Op = tuple[str, tuple[Any, ...]]  # a statement's name and its values
 
-_pack = msgspec.msgpack.encode
+_pack = msgspec.msgpack.Encoder().encode
+_NOTHING = _pack(())
 _spec = msgspec.msgpack.Decoder(JobSpec)
 _outcome = msgspec.msgpack.Decoder(Outcome)
 _reasons = msgspec.msgpack.Decoder(tuple[Reason, ...])
@@ -24,28 +26,66 @@ _notes = msgspec.msgpack.Decoder(tuple[str, ...])
 
 def encode(row: Row) -> Op:
     """The statement that writes a record as it is now."""
-    match row:
-        case Task() as r:
-            attempt = r.attempt.id if r.attempt else None
-            outcome = _pack(r.outcome) if r.outcome else None
-            head = (r.id, r.job, r.index, r.state.value, r.cancel_wanted, attempt, r.attempts, r.lost)
-            return "put_task", (*head, _pack(r.reasons), outcome, r.ended_at, _pack(r.notes))
-        case Attempt() as r:
-            head = (r.id, r.task, r.number, r.worker, r.session, _pack(r.devices))
-            times = (r.assigned_at, r.started_at, r.ended_at)
-            return "put_attempt", (*head, *times, r.end_offset, r.over, r.released)
-        case Job() as r:
-            return "put_job", (r.id, r.n, r.owner, r.key, r.payload_hash, _pack(r.spec), r.submitted_at)
-        case Session() as r:
-            head = (r.id, r.name, r.owner, r.worker, _pack(r.devices), r.opened_at, r.idle_timeout_s)
-            return "put_session", (*head, r.used, r.closing, r.closed, r.reason)
-        case Worker() as r:
-            return "put_worker", (r.id, r.name, r.slots, r.local, _pack(r.inventory), r.last_seen_at)
+    return _ENCODERS[type(row)](row)
+
+
+def encoded(records: Iterable[Row]) -> list[Op]:
+    """The statements that write records as they are now, and the labels of new jobs."""
+    ops = [_ENCODERS[type(record)](record) for record in records]
+    labelled = [record for record in records if type(record) is Job and record.spec.labels]
+    for job in labelled:
+        ops += [("put_label", (f"{key}={value}", job.n)) for key, value in job.spec.labels.items()]
+    return ops
+
+
+def _task_op(r: Task) -> Op:
+    reasons = _pack(r.reasons) if r.reasons else _NOTHING
+    outcome = _pack(r.outcome) if r.outcome is not None else None
+    notes = _pack(r.notes) if r.notes else _NOTHING
+    state = r.state._value_  # .value takes ten times as long
+    return "put_task", (
+        r.n, r.index, state, r.cancel_wanted, r.attempts, r.lost, reasons, outcome, r.ended_at, notes
+    )  # fmt: skip
+
+
+def _attempt_op(r: Attempt) -> Op:
+    devices = _pack(r.devices) if r.devices else _NOTHING
+    return "put_attempt", (
+        r.n, r.index, r.number, r.id, r.worker, r.session, devices, r.assigned_at, r.started_at, r.ended_at,
+        r.end_offset, r.over, r.released, r.problem,
+    )  # fmt: skip
+
+
+def _job_op(r: Job) -> Op:
+    return "put_job", (r.n, r.id, r.owner, r.key, r.payload_hash, _pack(r.spec), r.submitted_at, r.spec.name)
+
+
+def _job_end_op(r: JobEnd) -> Op:
+    return "put_end", (r.n, r.state.value, r.ended_at)
+
+
+def _session_op(r: Session) -> Op:
+    head = (r.id, r.name, r.owner, r.worker, _pack(r.devices), r.opened_at, r.idle_timeout_s)
+    return "put_session", (*head, r.used, r.closing, r.closed, r.reason)
+
+
+def _worker_op(r: Worker) -> Op:
+    return "put_worker", (r.id, r.name, r.slots, r.local, _pack(r.inventory), r.last_seen_at)
+
+
+_ENCODERS: dict[type, Callable[[Any], Op]] = {
+    Task: _task_op,
+    Attempt: _attempt_op,
+    Job: _job_op,
+    JobEnd: _job_end_op,
+    Session: _session_op,
+    Worker: _worker_op,
+}
 
 
 def job(row: tuple[Any, ...]) -> Job:
     """A job without its tasks."""
-    name, n, owner, key, payload_hash, spec, submitted_at = row
+    n, name, owner, key, payload_hash, spec, submitted_at, state, ended_at = row
     return Job(
         id=name,
         n=n,
@@ -54,18 +94,22 @@ def job(row: tuple[Any, ...]) -> Job:
         payload_hash=payload_hash,
         spec=_spec.decode(spec),
         submitted_at=submitted_at,
+        state=State(state) if state is not None else None,
+        ended_at=ended_at,
     )
 
 
-def task(row: tuple[Any, ...]) -> tuple[Task, str | None]:
-    """A task without its attempt, and the attempt's name."""
-    name, job_id, index, state, cancel_wanted, attempt_id, attempts, lost, reasons, outcome, ended_at, notes = row
-    found = Task(
-        id=name,
+def task(row: tuple[Any, ...]) -> Task:
+    """A task with its current or last attempt."""
+    job_id, n, index, state, cancel_wanted, attempts, lost, reasons, outcome, ended_at, notes, *current = row
+    return Task(
+        id=f"{job_id}/{index}",
         job=job_id,
+        n=n,
         index=index,
         state=State(state),
         cancel_wanted=bool(cancel_wanted),
+        attempt=attempt((job_id, n, index, *current)) if current and current[0] is not None else None,
         attempts=attempts,
         lost=lost,
         reasons=_reasons.decode(reasons),
@@ -73,15 +117,17 @@ def task(row: tuple[Any, ...]) -> tuple[Task, str | None]:
         ended_at=ended_at,
         notes=_notes.decode(notes),
     )
-    return found, attempt_id
 
 
 def attempt(row: tuple[Any, ...]) -> Attempt:
     """An attempt."""
-    name, task_id, number, worker, session, devices, assigned_at, started_at, ended_at, end_offset, over, released = row
+    job_id, n, index, name, number, worker, session, devices, assigned_at, started_at, ended_at, *rest = row
+    end_offset, over, released, problem = rest
     return Attempt(
         id=name,
-        task=task_id,
+        task=f"{job_id}/{index}",
+        n=n,
+        index=index,
         number=number,
         worker=worker,
         session=session,
@@ -92,6 +138,7 @@ def attempt(row: tuple[Any, ...]) -> Attempt:
         end_offset=end_offset,
         over=bool(over),
         released=bool(released),
+        problem=problem,
     )
 
 

@@ -1,15 +1,21 @@
 -- name: put_job
-INSERT INTO jobs (id, n, owner, key, payload_hash, spec, submitted_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO jobs (n, id, owner, key, payload_hash, spec, submitted_at, name) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_label
+INSERT INTO labels (label, n) VALUES (?, ?)
 
 -- name: put_task
-INSERT OR REPLACE INTO tasks
-    (id, job_id, idx, state, cancel_wanted, attempt_id, attempts, lost, reasons, outcome, ended_at, notes)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO tasks (n, idx, state, cancel_wanted, attempts, lost, reasons, outcome, ended_at, notes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_attempt
 INSERT OR REPLACE INTO attempts
-    (id, task_id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (n, idx, number, id, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released,
+     problem)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_end
+INSERT OR REPLACE INTO ends (n, state, ended_at) VALUES (?, ?, ?)
 
 -- name: put_session
 INSERT OR REPLACE INTO sessions
@@ -26,26 +32,18 @@ UPDATE meta SET value = value + 1 WHERE name = 'epoch' RETURNING value
 SELECT coalesce(max(n), 0) FROM jobs
 
 -- name: live_jobs
-SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE id IN (
-    SELECT job_id FROM tasks WHERE state IN ('queued', 'assigned', 'running', 'unreachable', 'lost')
-    UNION
-    SELECT tasks.job_id FROM attempts JOIN tasks ON tasks.id = attempts.task_id WHERE attempts.released = 0
-) ORDER BY n
-
--- name: tasks_of_job
-SELECT id, job_id, idx, state, cancel_wanted, attempt_id, attempts, lost, reasons, outcome, ended_at, notes
-FROM tasks WHERE job_id = ? ORDER BY idx
-
--- name: attempt
-SELECT id, task_id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released
-FROM attempts WHERE id = ?
+SELECT jobs.n, id, owner, key, payload_hash, spec, submitted_at, ends.state, ends.ended_at
+FROM jobs LEFT JOIN ends ON ends.n = jobs.n
+WHERE ends.n IS NULL OR jobs.n IN (SELECT n FROM attempts WHERE released = 0) ORDER BY jobs.n
 
 -- name: held_attempts
-SELECT id, task_id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at, end_offset, over, released
-FROM attempts INDEXED BY attempts_held WHERE released = 0 ORDER BY id
+SELECT jobs.id, attempts.n, idx, attempts.id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at,
+    end_offset, over, released, problem
+FROM attempts INDEXED BY attempts_held JOIN jobs ON jobs.n = attempts.n
+WHERE released = 0 ORDER BY attempts.id
 
 -- name: lost_attempts
-SELECT id FROM attempts WHERE over = 1 AND end_offset IS NULL ORDER BY ended_at DESC, id LIMIT ?
+SELECT id FROM attempts WHERE over = 1 AND end_offset IS NULL ORDER BY ended_at DESC LIMIT ?
 
 -- name: open_sessions
 SELECT id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason
@@ -63,13 +61,96 @@ WHERE closed = 1 AND used = 1 AND reason <> 'released' AND NOT EXISTS (
 SELECT id, name, slots, local, inventory, last_seen_at FROM workers ORDER BY id
 
 -- name: job
-SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE id = ?
+SELECT jobs.n, id, owner, key, payload_hash, spec, submitted_at, ends.state, ends.ended_at
+FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE id = ?
 
 -- name: job_by_key
-SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE owner = ? AND key = ?
+SELECT jobs.n, id, owner, key, payload_hash, spec, submitted_at, ends.state, ends.ended_at
+FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE owner = ? AND key = ?
 
 -- name: recent_jobs
-SELECT id, n, owner, key, payload_hash, spec, submitted_at FROM jobs WHERE owner = ? ORDER BY n DESC LIMIT ?
+SELECT jobs.n, id, owner, key, payload_hash, spec, submitted_at, ends.state, ends.ended_at
+FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE owner = ? ORDER BY jobs.n DESC LIMIT ?
+
+-- name: page
+SELECT jobs.n, id, owner, key, payload_hash, spec, submitted_at, ends.state, ends.ended_at
+FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE jobs.n < ?
+
+-- name: owner_of_job
+SELECT owner FROM jobs WHERE id = ?
+
+-- name: n_of_job
+SELECT n FROM jobs WHERE id = ?
+
+-- name: states
+SELECT id, state FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: jobs_by_keys
+SELECT key, id, payload_hash FROM jobs WHERE owner = ? AND key IN (SELECT value FROM json_each(?))
+
+-- name: tasks_of_jobs
+SELECT jobs.id, tasks.n, tasks.idx, state, cancel_wanted, attempts, lost, reasons, outcome, tasks.ended_at, notes,
+    attempts.id, attempts.number, worker_id, session_id, devices, assigned_at, started_at, attempts.ended_at, end_offset,
+    over, released, problem
+FROM tasks JOIN jobs ON jobs.n = tasks.n
+LEFT JOIN attempts ON attempts.n = tasks.n AND attempts.idx = tasks.idx AND attempts.number = tasks.attempts
+WHERE tasks.n IN (SELECT value FROM json_each(?)) ORDER BY tasks.n, tasks.idx
+
+-- name: task
+SELECT jobs.id, tasks.n, tasks.idx, state, cancel_wanted, attempts, lost, reasons, outcome, tasks.ended_at, notes,
+    attempts.id, attempts.number, worker_id, session_id, devices, assigned_at, started_at, attempts.ended_at, end_offset,
+    over, released, problem
+FROM tasks JOIN jobs ON jobs.n = tasks.n
+LEFT JOIN attempts ON attempts.n = tasks.n AND attempts.idx = tasks.idx AND attempts.number = tasks.attempts
+WHERE tasks.n = ? AND tasks.idx = ?
+
+-- name: first_task
+SELECT jobs.id, tasks.n, tasks.idx, state, cancel_wanted, attempts, lost, reasons, outcome, tasks.ended_at, notes,
+    attempts.id, attempts.number, worker_id, session_id, devices, assigned_at, started_at, attempts.ended_at, end_offset,
+    over, released, problem
+FROM tasks JOIN jobs ON jobs.n = tasks.n
+LEFT JOIN attempts ON attempts.n = tasks.n AND attempts.idx = tasks.idx AND attempts.number = tasks.attempts
+WHERE jobs.id = ? ORDER BY tasks.idx LIMIT 1
+
+-- name: first_task_in_state
+SELECT jobs.id, tasks.n, tasks.idx, state, cancel_wanted, attempts, lost, reasons, outcome, tasks.ended_at, notes,
+    attempts.id, attempts.number, worker_id, session_id, devices, assigned_at, started_at, attempts.ended_at, end_offset,
+    over, released, problem
+FROM tasks JOIN jobs ON jobs.n = tasks.n
+LEFT JOIN attempts ON attempts.n = tasks.n AND attempts.idx = tasks.idx AND attempts.number = tasks.attempts
+WHERE tasks.n = ? AND state = ? ORDER BY tasks.idx LIMIT 1
+
+-- name: tally
+SELECT state, count(*) FROM tasks WHERE n = ? GROUP BY state
+
+-- name: attempts_of_job
+SELECT jobs.id, attempts.n, idx, attempts.id, number, worker_id, session_id, devices, assigned_at, started_at, ended_at,
+    end_offset, over, released, problem
+FROM attempts JOIN jobs ON jobs.n = attempts.n WHERE jobs.id = ? ORDER BY idx, number
+
+-- name: ended_count
+SELECT count(*) FROM ends
+
+-- name: oldest_ended
+SELECT jobs.n, id, ended_at FROM ends JOIN jobs ON jobs.n = ends.n ORDER BY ended_at LIMIT ?
+
+-- name: attempt_names
+SELECT id FROM attempts WHERE n = ?
+
+-- name: drop_labels
+DELETE FROM labels WHERE n = ?
+
+-- name: drop_attempts
+DELETE FROM attempts WHERE n = ?
+
+-- name: drop_tasks
+DELETE FROM tasks WHERE n = ?
+
+-- name: drop_end
+DELETE FROM ends WHERE n = ?
+
+-- name: drop_job
+DELETE FROM jobs WHERE n = ?
 
 -- name: put_token
 INSERT INTO tokens

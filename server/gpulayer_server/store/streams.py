@@ -1,9 +1,15 @@
-"""Streams: one append-only file of records per attempt. Its length is the acknowledged offset."""
+"""Streams: one append-only file of records per attempt. Its length is the acknowledged offset.
+
+3f/ATTEMPT.stream   in one of 256 folders, by a checksum of the attempt's name
+a/ATTEMPT.stream    from before that: by the name's first letter, which is the same for all
+"""
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpulayer.protocol.records import (
@@ -48,6 +54,7 @@ class Streams:
     def __init__(self, folder: Path):
         self.folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._has_old = any(len(name) == 1 for name in os.listdir(folder))
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def length(self, attempt: str) -> int:
@@ -56,13 +63,13 @@ class Streams:
         if opened is not None:
             return opened.length
         try:
-            return self._path(attempt).stat().st_size
+            return self.path(attempt).stat().st_size
         except FileNotFoundError:
             return 0
 
     def visible(self, attempt: str) -> int:
         """The end of the last whole record: what readers may be given."""
-        if attempt not in self._open and not self._path(attempt).exists():
+        if attempt not in self._open and not self.path(attempt).exists():
             return 0
         return self._get(attempt).scanner.boundary
 
@@ -120,7 +127,7 @@ class Streams:
     def _is_marked(self, attempt: str) -> bool:
         """Whether the file ends with a mark 'truncated': looked at from its end, however long it is."""
         try:
-            with self._path(attempt).open("rb") as file:
+            with self.path(attempt).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - _MARK_BYTES))
                 tail = file.read()
@@ -139,15 +146,38 @@ class Streams:
         while self._open:
             os.close(self._open.popitem()[1].fd)
 
-    def _path(self, attempt: str) -> Path:
-        return self.folder / attempt[:1] / f"{attempt}.stream"
+    def drop(self, attempt: str) -> None:
+        """Remove a stream that nobody will ask for any more; one that is not there is none. Raises OSError."""
+        opened = self._open.pop(attempt, None)
+        if opened is not None:
+            os.close(opened.fd)
+        self.path(attempt).unlink(missing_ok=True)
+
+    def path(self, attempt: str) -> Path:
+        """The file of a stream, which need not be there yet."""
+        if self._has_old:
+            old = self.folder / attempt[:1] / f"{attempt}.stream"
+            if old.exists():
+                return old
+        return self.folder / f"{zlib.crc32(attempt.encode()) & 0xFF:02x}" / f"{attempt}.stream"
 
     def _get(self, attempt: str) -> _Open:
         stream = self._open.get(attempt)
         if stream is None:
             while len(self._open) >= _OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1].fd)
-            stream = self._open[attempt] = _Open(self._path(attempt))
+            stream = self._open[attempt] = _Open(self.path(attempt))
         else:
             self._open.move_to_end(attempt)
         return stream
+
+
+def stream_files(folder: Path) -> Iterator[tuple[str, str]]:
+    """Attempts and the paths of their files, of all streams in a folder; for any thread."""
+    with os.scandir(folder) as folders:
+        inner = [entry.path for entry in folders if entry.is_dir()]
+    for each in inner:
+        with os.scandir(each) as files:
+            for entry in files:
+                if entry.name.endswith(".stream"):
+                    yield entry.name.removesuffix(".stream"), entry.path

@@ -20,9 +20,10 @@ PATHS = (
     *("status", "v1/health", "v1/worker", "v1/join", "v1/client", "v1/watch", "v1/jobs", "v1/jobs/j-1"),
     *("v1/jobs/j-1/cancel", "v1/jobs/j-1/stream", "v1/jobs/j-1/events", "v1/workers", "v1/sessions", "v1/sessions/s"),
     *("v1/tokens", "v1/tokens/t-1", "v1/bundles", "v1/blobs", "v1/blobs/fetch", "v1/blobs/" + "0" * 64, "v1/none"),
+    *("v1/uploads/" + "0" * 64, "v1/jobs/batch", "v1/jobs/states", "v1/jobs/j-1/logs", "v1/openapi.json", "v1/listen"),
 )
 OF_WORKERS = ("v1/worker", "v1/join")
-SHARED = ("v1/health", "v1/bundles", "v1/blobs", "v1/blobs/fetch", "v1/blobs/" + "0" * 64)
+SHARED = ("v1/health", "v1/bundles", "v1/blobs", "v1/uploads/" + "0" * 64, "v1/blobs/fetch", "v1/blobs/" + "0" * 64)
 SOCKETS = ("v1/client", "v1/watch", "v1/jobs/j-1/stream", "v1/jobs/j-1/events")
 
 
@@ -76,6 +77,7 @@ def test_nobody_comes_in_without_authentication(guarded: JupyterServer, path: st
 def test_a_workers_token_is_checked_by_the_control_plane(guarded: JupyterServer, path: str) -> None:
     wrong = {"Authorization": "Bearer gl-worker-wrong"}
     method = "GET" if path in ("v1/worker", "v1/health", SHARED[-1]) else "POST"
+    method = "PATCH" if path.startswith("v1/uploads") else method
     answer = guarded.request(method, path, token=None, headers=wrong)
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
     if path == "v1/worker":

@@ -8,13 +8,16 @@ import httpx
 import msgspec
 import pytest
 
-from gpulayer.client.api import Api
-from gpulayer.client.errors import ControlPlaneError, RequestRefused
-from gpulayer.client.job import Job
+from gpulayer.client import asks
+from gpulayer.client.api import Api, Tries
+from gpulayer.client.asks import Away
+from gpulayer.client.client import Client
+from gpulayer.client.errors import ControlPlaneError, GpulayerError, RequestRefused
 from gpulayer.protocol.endpoint import Endpoint
-from gpulayer.protocol.types import JobView, Problem, State
+from gpulayer.protocol.types import CommandSpec, JobSpec, JobView, Problem, State
 
 VIEW = JobView(id="k3f9", state=State.RUNNING)
+HERE = Endpoint(url="http://127.0.0.1:9", token="secret", pid=1, version="0")
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
@@ -77,14 +80,92 @@ def test_nobody_there_is_one_line(api: Api) -> None:
         api.workers()
 
 
-def test_a_handle_asks_when_it_is_asked() -> None:
-    asked: list[str] = []
+def test_a_handle_asks_when_it_is_asked(answering: Callable[[Answer], list[httpx.Request]]) -> None:
+    asked = answering(lambda request: httpx.Response(200, content=msgspec.json.encode(VIEW)))
+    client = Client()
+    client.api = Api(find=lambda: HERE)
+    with client:
+        job = client.job("k3f9")
+        assert (repr(job), asked) == ("<gpulayer job k3f9>", [])
+        assert job.status() == VIEW
+        assert [request.url.path for request in asked] == ["/v1/jobs/k3f9"]
 
-    def look(name: str) -> JobView:
-        asked.append(name)
-        return VIEW
 
-    job = Job("k3f9", look)
-    assert (repr(job), asked) == ("<gpulayer job k3f9>", [])
-    assert job.status() == VIEW
-    assert asked == ["k3f9"]
+def test_with_a_way_to_find_it_one_that_is_started_again_is_found_again(
+    answering: Callable[[Answer], list[httpx.Request]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpulayer.client.api._PAUSE_S", 0.0)
+    there = iter([HERE, HERE, Endpoint(url="http://127.0.0.1:10", token="new", pid=2, version="0")])
+    left = [True, True]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.port == 9 and len(asked) > 1 and left and left.pop():
+            raise httpx.ConnectError("refused")
+        if request.headers["Authorization"] == "Bearer secret" and len(asked) > 2:
+            problem = Problem(status=401, code="unauthorized", title="wrong or missing token")
+            return httpx.Response(401, content=msgspec.json.encode(problem))
+        return httpx.Response(200, content=b"[]")
+
+    asked: list[httpx.Request] = answering(answer)
+    api = Api(find=lambda: next(there))
+    assert api.jobs() == []
+    assert api.workers() == []
+    assert [(request.url.port, request.url.path) for request in asked] == [
+        (9, "/v1/jobs"),
+        (9, "/v1/workers"),
+        (9, "/v1/workers"),
+        (10, "/v1/workers"),
+    ]
+    api.close()
+
+
+def test_before_it_ever_answered_nobody_waits_for_it(answering: Callable[[Answer], list[httpx.Request]]) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    asked = answering(answer)
+    with pytest.raises(ControlPlaneError, match=r"http://127\.0\.0\.1:9 does not answer: refused"):
+        Api(find=lambda: HERE).jobs()
+    assert len(asked) == 1
+
+
+def test_what_must_not_be_done_twice_is_not_asked_twice_once_it_may_have_arrived() -> None:
+    tries = Tries(patience_s=10, clock=lambda: 0.0)
+    once, often = asks.new_token("join"), asks.cancel("k3f9")
+    assert tries.pause_s(httpx.ReadTimeout("slow"), often, "there") > 0
+    assert tries.pause_s(httpx.ConnectError("refused"), once, "there") > 0
+    with pytest.raises(ControlPlaneError, match="there does not answer: slow"):
+        tries.pause_s(httpx.ReadTimeout("slow"), once, "there")
+
+
+def test_patience_ends_and_a_refusal_needs_none() -> None:
+    now = 0.0
+    tries = Tries(patience_s=10, clock=lambda: now)
+    pauses = [tries.pause_s(Away("HTTP 502"), asks.workers(), "there") for _ in range(8)]
+    assert pauses == sorted(pauses)
+    now = 10.0
+    with pytest.raises(ControlPlaneError, match="there does not answer: HTTP 502"):
+        tries.pause_s(Away("HTTP 502"), asks.workers(), "there")
+    refused = RequestRefused(Problem(status=404, code="no_such_job", title="no job k3f9"))
+    with pytest.raises(RequestRefused, match="no job k3f9"):
+        tries.pause_s(refused, asks.job("k3f9"), "there")
+
+
+def test_queries_and_names_are_quoted() -> None:
+    assert asks.jobs(7, label="k=v w", state="running").path == "/v1/jobs?limit=7&state=running&label=k%3Dv+w"
+    assert asks.job("a/b?c", wait_s=1.5).path == "/v1/jobs/a%2Fb%3Fc?wait=1.500"
+    assert asks.logs("k3f9", index=0, stream="stdout").path == "/v1/jobs/k3f9/logs?index=0&stream=stdout"
+
+
+def test_what_is_not_utf8_is_named() -> None:
+    with pytest.raises(GpulayerError, match="holds bytes that are not UTF-8"):
+        asks.submit("key", JobSpec(command=CommandSpec(argv=("echo", "\udcff"))))
+
+
+def test_an_answer_of_somebody_else() -> None:
+    with pytest.raises(ControlPlaneError, match="answered by no control plane"):
+        asks.workers().answer(200, b"<html>")
+    with pytest.raises(ControlPlaneError, match="refused: 404, not by a control plane"):
+        asks.workers().answer(404, b"<html>")
+    with pytest.raises(Away, match="HTTP 503"):
+        asks.workers().answer(503, b"<html>")

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.sync.server import Server, ServerConnection, serve
 
+from gpulayer.client.errors import ControlPlaneError
 from gpulayer.client.wire import Wire, WireClosed
+from gpulayer.protocol.pin import pin, trusting
+from gpulayer_server.tls import Certificate, own_certificate
 
 HOST = "127.0.0.1"
 
 
 class Peer:
-    """A websocket server that does what the test says."""
+    """A websocket server that does what the test says; with a certificate by TLS."""
 
-    def __init__(self, handler: Any, **options: Any):
-        self.server: Server = serve(handler, HOST, 0, **options)
-        self.url = f"http://{HOST}:{self.server.socket.getsockname()[1]}/v1/client"
+    def __init__(self, handler: Any, certificate: Certificate | None = None, **options: Any):
+        secured = certificate is not None
+        self.server: Server = serve(handler, HOST, 0, ssl=certificate.context() if certificate else None, **options)
+        port = self.server.socket.getsockname()[1]
+        self.url = f"{'https' if secured else 'http'}://{HOST}:{port}/v1/client"
         self._thread = threading.Thread(target=self.server.serve_forever)
         self._thread.start()
+        self._tls = trusting(pin(self.url, certificate.fingerprint)) if certificate else None
+
+    def open(self) -> Wire:
+        """A connection to it."""
+        return Wire(self.url, "token", tls=self._tls)
 
     def close(self) -> None:
         self.server.shutdown()
         self._thread.join()
 
 
-@pytest.fixture
-def start() -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return own_certificate(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(params=["plain", "tls"])
+def start(request: pytest.FixtureRequest, certificate: Certificate) -> Iterator[Any]:
     peers: list[Peer] = []
 
     def start(handler: Any, **options: Any) -> Peer:
-        peers.append(Peer(handler, **options))
+        peers.append(Peer(handler, certificate if request.param == "tls" else None, **options))
         return peers[-1]
 
     yield start
@@ -49,7 +67,7 @@ def echo(connection: ServerConnection) -> None:
 
 
 def test_messages_go_both_ways(start: Any) -> None:
-    wire = Wire(start(echo, max_size=None).url, "token")
+    wire = start(echo, max_size=None).open()
     messages = wire.messages()
     for data in (b"", b"one", b"x" * 3_000_000):
         wire.send(data)
@@ -62,7 +80,7 @@ def test_a_message_in_parts_is_one(start: Any) -> None:
         connection.send([b"one ", b"two ", b"three"])
         connection.recv()
 
-    wire = Wire(start(parts).url, "token")
+    wire = start(parts).open()
     assert next(wire.messages()) == b"one two three"
     wire.close()
 
@@ -73,7 +91,7 @@ def test_pings_are_answered_while_someone_reads(start: Any) -> None:
         connection.send(b"answered")
         connection.recv()
 
-    wire = Wire(start(ping).url, "token")
+    wire = start(ping).open()
     assert next(wire.messages()) == b"answered"
     wire.close()
 
@@ -84,7 +102,103 @@ def test_a_refused_token_says_what_the_other_side_said(start: Any) -> None:
         return connection.respond(HTTPStatus.UNAUTHORIZED, "no")
 
     with pytest.raises(WireClosed, match=r"refused the connection.*401"):
-        Wire(start(echo, process_request=refuse).url, "token")
+        start(echo, process_request=refuse).open()
+
+
+def refusing(status: HTTPStatus, code: str) -> Any:
+    """A control plane's refusal, as a websocket server gives it."""
+
+    def refuse(connection: ServerConnection, _: Any) -> Any:
+        answer = connection.respond(status, json.dumps({"status": status, "code": code, "title": "no", "detail": "d"}))
+        del answer.headers["Content-Type"]
+        answer.headers["Content-Type"] = "application/problem+json"
+        return answer
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "final"),
+    [
+        (HTTPStatus.FORBIDDEN, "wrong_role", True),
+        (HTTPStatus.UNAUTHORIZED, "token_revoked", True),
+        (HTTPStatus.UNAUTHORIZED, "token_expired", True),
+        (HTTPStatus.UNAUTHORIZED, "unauthorized", False),  # the control plane may be started again, with another token
+        (HTTPStatus.SERVICE_UNAVAILABLE, "away", False),
+    ],
+)
+def test_a_token_that_may_not_is_refused_for_good(start: Any, status: HTTPStatus, code: str, final: bool) -> None:
+    peer = start(echo, process_request=refusing(status, code))
+    with pytest.raises(ControlPlaneError if final else WireClosed, match="no: d"):
+        peer.open()
+
+
+def test_another_certificate_gets_no_token(certificate: Certificate, tmp_path: Path) -> None:
+    heard: list[bytes] = []
+
+    def listen(connection: socket.socket) -> None:
+        heard.append(connection.recv(10_000))
+
+    other = own_certificate(tmp_path)
+    with socket.create_server((HOST, 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                try:
+                    with other.context().wrap_socket(connection, server_side=True) as secure:
+                        listen(secure)
+                except ssl.SSLError:
+                    pass  # the client has turned away
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        trusted = trusting(pem_of(certificate))
+        with pytest.raises(ssl.SSLCertVerificationError):
+            Wire(f"https://{HOST}:{server.getsockname()[1]}/v1/client", "token", tls=trusted)
+        thread.join()
+    assert heard in ([], [b""])
+
+
+def pem_of(certificate: Certificate) -> str:
+    text = certificate.path.read_text()
+    return text[text.index("-----BEGIN CERTIFICATE-----") :]
+
+
+def test_records_that_come_in_pieces_are_whole(certificate: Certificate) -> None:
+    """A byte at a time: the socket can be read, and there is nothing to be had yet."""
+    backend = Peer(echo, certificate)
+    with socket.create_server((HOST, 0)) as front:
+
+        def trickle() -> None:
+            client, _ = front.accept()
+            behind = socket.create_connection((HOST, backend.server.socket.getsockname()[1]))
+            with client, behind:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                done = threading.Thread(target=pump, args=(client, behind, 65_536))
+                done.start()
+                pump(behind, client, 1)
+                done.join()
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        url = f"https://{HOST}:{front.getsockname()[1]}/v1/client"
+        wire = Wire(url, "token", tls=trusting(pem_of(certificate)))
+        wire.send(b"x" * 2000)
+        assert next(wire.messages()) == b"x" * 2000
+        assert wire.receive(0.01) == []
+        wire.close()
+        thread.join()
+    backend.close()
+
+
+def pump(source: socket.socket, sink: socket.socket, size: int) -> None:
+    try:
+        while data := source.recv(size):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # the other side is gone
 
 
 def test_nobody_there_is_an_error_of_the_system() -> None:
@@ -119,7 +233,7 @@ def test_someone_who_is_no_control_plane_is_refused(said: bytes) -> None:
 
 
 def test_the_other_sides_end_is_told(start: Any) -> None:
-    wire = Wire(start(lambda connection: connection.send(b"bye")).url, "token")
+    wire = start(lambda connection: connection.send(b"bye")).open()
     messages = wire.messages()
     assert next(messages) == b"bye"
     with pytest.raises(WireClosed):
@@ -130,7 +244,7 @@ def test_the_other_sides_end_is_told(start: Any) -> None:
 
 
 def test_hanging_up_wakes_a_reader(start: Any) -> None:
-    wire = Wire(start(echo).url, "token")
+    wire = start(echo).open()
     ended = threading.Event()
 
     def read() -> None:
@@ -149,7 +263,7 @@ def test_hanging_up_wakes_a_reader(start: Any) -> None:
 
 
 def test_many_threads_may_send(start: Any) -> None:
-    wire = Wire(start(echo).url, "token")
+    wire = start(echo).open()
     threads = [threading.Thread(target=lambda n=n: [wire.send(bytes([n]) * 1000) for _ in range(50)]) for n in range(4)]
     for thread in threads:
         thread.start()
@@ -166,7 +280,7 @@ def test_what_came_before_the_end_is_given_first_then_the_end(start: Any) -> Non
         connection.send(b"one")
         connection.send(b"two")
 
-    wire = Wire(start(say).url, "token")
+    wire = start(say).open()
     messages = wire.messages()
     assert [next(messages), next(messages)] == [b"one", b"two"]
     with pytest.raises(WireClosed):
@@ -175,7 +289,7 @@ def test_what_came_before_the_end_is_given_first_then_the_end(start: Any) -> Non
 
 
 def test_an_end_of_a_pair_makes_the_reader_look_up(start: Any) -> None:
-    wire = Wire(start(echo).url, "token")
+    wire = start(echo).open()
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wire.wakes_by(theirs)

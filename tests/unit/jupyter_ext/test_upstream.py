@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tornado.httputil import HTTPHeaders
 
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer_jupyter.place import Status
 from gpulayer_jupyter.upstream import Away, Exchange, Head, Request, ask, connect
+from gpulayer_server.tls import own_certificate
 
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -36,14 +40,18 @@ class Upstreams:
     def __init__(self) -> None:
         self._servers: list[asyncio.Server] = []
 
-    async def add(self, answering: Answering, token: str = "t", path: str = "") -> Endpoint:
+    async def add(
+        self, answering: Answering, token: str = "t", path: str = "", tls: ssl.SSLContext | None = None
+    ) -> Endpoint:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 await answering(reader, writer)
+            except asyncio.IncompleteReadError:
+                pass  # who only looked at the certificate
             finally:
                 writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
         self._servers.append(server)
         port = server.sockets[0].getsockname()[1]
         return Endpoint(url=f"http://127.0.0.1:{port}{path}", token=token, pid=1, version="0")
@@ -326,5 +334,29 @@ def test_an_upgrade_gives_the_connection_away() -> None:
         assert head.status == 101
         await exchange.stream.write(b"go")
         assert await exchange.stream.read_until_close() == b"firstgo"
+
+    run(test)
+
+
+# -------------------------------------------------------------------- by TLS
+
+
+def test_a_pinned_one_is_asked_by_its_own_certificate_alone(tmp_path: Path) -> None:
+    own = own_certificate(tmp_path)
+
+    async def test(upstreams: Upstreams) -> None:
+        seen: list[str] = []
+        plain = await upstreams.add(saying("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", seen), tls=own.context())
+        url = plain.url.replace("http:", "https:")
+        endpoint = Endpoint(url=url, token="t", pid=1, version="0", fingerprint=own.fingerprint)
+        exchange, head = await ask(Places(endpoint), getting())
+        assert head.status == 200
+        exchange.close()
+        other = msgspec.structs.replace(endpoint, fingerprint=f"SHA256:{'0' * 64}")
+        with pytest.raises(
+            Away, match=r"presents the fingerprint .*; name the right one with GpulayerApp\.fingerprint"
+        ):
+            await ask(Places(other), getting())
+        assert len(seen) == 1, "nothing was sent"
 
     run(test)

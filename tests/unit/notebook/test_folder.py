@@ -11,9 +11,9 @@ import httpx
 import msgspec
 import pytest
 
+from gpulayer.client import sending as module
+from gpulayer.client import transfer
 from gpulayer.client.errors import ControlPlaneError, RequestRefused
-from gpulayer.notebook import folder as module
-from gpulayer.notebook import transfer
 from gpulayer.notebook.folder import Source, SourceRefused, notebook_path
 from gpulayer.protocol.endpoint import Endpoint, write_private
 from gpulayer.protocol.types import Problem

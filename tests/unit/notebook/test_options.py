@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from gpulayer.notebook.options import (
     UsageError,
     cell_parser,
     parse_cell_line,
-    parse_duration,
-    parse_size,
 )
 from gpulayer.protocol.types import Requirements
 from gpulayer.source import Limits
@@ -47,28 +44,6 @@ def test_every_option() -> None:
         exclude=("data",),
         limits=Limits(file_bytes=1_000_000_000, bundle_bytes=2_000_000_000, files=7),
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("0", 0), ("500", 500), ("500kB", 500_000), ("5 MB", 5_000_000), ("1.5g", 1_500_000_000)]
-)
-def test_sizes(text: str, count: int) -> None:
-    assert parse_size(text) == count
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5 m", 90), ("5min", 300), ("2h", 7200), ("0.5", 0.5)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "5 days", "1e3", "5 TB"])
-def test_what_is_neither(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
-        parse_size(text)
-    with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
-        parse_duration(text)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gpulayer.client import transfer
 from gpulayer.client.errors import ControlPlaneError
-from gpulayer.notebook import transfer
 from gpulayer.notebook.results import Results
 from gpulayer.notebook.stop import Stop
 from gpulayer.protocol.types import CellSpec, JobView, Outcome, State
@@ -51,7 +51,7 @@ class Place:
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
     monkeypatch.setattr(transfer, "PAUSES_S", (0.01,))
-    return Place(BlobHost().serve(monkeypatch, "gpulayer.notebook.transfer"), tmp_path)
+    return Place(BlobHost().serve(monkeypatch, "gpulayer.client.transfer"), tmp_path)
 
 
 def test_values_and_files_of_a_job_that_succeeded(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ import httpx
 import numpy
 import pytest
 
+from gpulayer.client import transfer
 from gpulayer.client.errors import ControlPlaneError, RequestRefused
-from gpulayer.notebook import transfer
 from gpulayer.notebook.options import UsageError, parse_cell_line
 from gpulayer.notebook.values import Values, ValuesRefused, fetch
 from gpulayer.protocol.types import JobView, Outcome, State
@@ -26,7 +26,7 @@ def quiet(line: str) -> None:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> BlobHost:
     monkeypatch.setattr(transfer, "PAUSES_S", (0.01, 0.01))
-    return BlobHost().serve(monkeypatch, "gpulayer.notebook.transfer")
+    return BlobHost().serve(monkeypatch, "gpulayer.client.transfer")
 
 
 def values(**variables: Any) -> Values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulayer_server.auth import JOIN, KEPT_S, WORKER, Token, ended, long_ended, sha256
+from gpulayer_server.auth import JOIN, KEPT_S, WORKER, Token, ended, long_ended, sha256, wrong_role
 
 
 def a_token(role: object = JOIN, **more: object) -> Token:
@@ -41,6 +41,23 @@ def test_the_words_for_one_that_ended() -> None:
     assert used == "the token paste was used already, by alpha: ask whoever runs the control plane for a new join line"
     assert ended(a_token(), "expired").title == "the token paste has expired"
     assert ended(a_token(WORKER, name="alpha"), "revoked").title == "the credential of worker alpha was revoked"
+
+
+def test_the_words_name_the_command_that_makes_another_one() -> None:
+    """Situation 19: which of the two it is, the role that is needed, the command that makes one."""
+    alice = a_token("submitter", name="alice")
+    assert ended(alice, "expired").line() == (
+        "the token alice has expired: ask whoever runs the control plane for another one, which "
+        "`gpulayer token create --role submitter --name alice` makes"
+    )
+    assert "--name 'al ice'`" in ended(a_token("reader", name="al ice"), "revoked").detail
+    assert wrong_role("submitter", "POST /v1/join", ["join"]).line() == (
+        "a token of the role submitter may not do this: POST /v1/join needs a token of the role join, which "
+        "`gpulayer token create --role join` makes on the control plane's machine"
+    )
+    assert "needs a token of the role reader, submitter or admin, which `gpulayer token create --role reader" in (
+        wrong_role("join", "GET /v1/jobs", ["reader", "submitter", "admin"]).detail
+    )
 
 
 @pytest.mark.parametrize(

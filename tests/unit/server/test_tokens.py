@@ -258,12 +258,44 @@ def test_a_token_for_many_lets_each_in_and_a_worker_that_joins_again_has_one_cre
 
 def test_an_expired_or_revoked_token_lets_nobody_in(tokens: Tokens, shell: Shell) -> None:
     token, _ = made(tokens)
-    other, _ = made(tokens, single_use=False)
+    other, _ = made(tokens, name="other", single_use=False)
     joined(tokens, token)
     asyncio.run(tokens.revoke(other.id))
     assert refused(tokens, other) == "token_revoked"
     shell.now += 600
     assert refused(tokens, token) == "token_expired"  # also the worker whose answer was lost
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_a_name_is_one_live_tokens_own(tokens: Tokens, shell: Shell) -> None:
+    first, _ = made(tokens, name="alice", role="submitter", expires_s=600.0, single_use=False)
+    with pytest.raises(AuthError) as taken:
+        made(tokens, name="alice", role="reader", expires_s=None, single_use=False)
+    assert (taken.value.problem.status, taken.value.problem.code) == (409, "name_taken")
+    assert "gpulayer token revoke" in taken.value.problem.detail
+    made(tokens, name="bob", role="submitter", expires_s=None, single_use=False)
+    shell.now += 600
+    second, _ = made(tokens, name="alice", role="submitter", expires_s=None, single_use=False)  # the first has ended
+    assert first.id != second.id
+    assert asyncio.run(tokens.revoke("alice"))
+    assert tokens.problem(second) is not None
+    assert asyncio.run(tokens.revoke("alice")), "one that has ended stays so"
+    made(tokens, name="alice", role="submitter", expires_s=None, single_use=False)
+
+
+def test_a_name_of_several_revokes_none(tokens: Tokens, shell: Shell) -> None:
+    token, _ = made(tokens, single_use=False)
+    credentials = [joined(tokens, token, worker, "twin") for worker in ("w1", "w2")]
+    with pytest.raises(AuthError) as several:
+        asyncio.run(tokens.revoke("twin"))
+    assert (several.value.problem.status, several.value.problem.code) == (409, "several_tokens")
+    assert all(each.id in several.value.problem.detail for each in credentials)
+    assert asyncio.run(tokens.revoke(credentials[0].id))
+    assert asyncio.run(tokens.revoke("twin")), "now it is one's own"
+    assert all(tokens.problem(each) is not None for each in credentials)
+    assert not asyncio.run(tokens.revoke("nobody"))
 
 
 # ---------------------------------------------------------------- revoking

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +17,8 @@ from websockets.http11 import Request, Response
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.messages import Output, Refuse, ServerMessage, Started, WorkerMessage
 from gpulayer.protocol.types import FRAME_DATA_BYTES, Problem
+from gpulayer_server.tls import own_certificate
+from gpulayer_worker import channel as channel_module
 from gpulayer_worker.channel import Channel, frames
 
 
@@ -128,3 +132,65 @@ def test_the_socket_lies_below_the_addresss_own_path(monkeypatch: pytest.MonkeyP
         assert door.asked == [("/user/x/gpulayer/v1/worker", "Bearer t1")]
 
     asyncio.run(run())
+
+
+def test_while_nobody_answers_it_says_where_how_long_and_when_it_tries_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Situation 20: address, how long, next try in; jobs go on. At once, and then ever more seldom."""
+    monkeypatch.setattr(channel_module, "_LAST_BACKOFF_S", 0.05)
+    monkeypatch.setattr(channel_module, "_SAID_AGAIN_S", 0.4)
+
+    async def run() -> None:
+        tries: list[int] = []
+        enough = asyncio.Event()
+
+        def endpoint() -> Endpoint:
+            tries.append(1)
+            if len(tries) > 14:
+                enough.set()
+            return Endpoint(url="http://127.0.0.1:1", token="t", pid=0, version="")
+
+        channel = Channel(endpoint, opened=lambda: None, received=lambda _: None, closed=lambda: None)
+        knocking = asyncio.ensure_future(channel.run())
+        await asyncio.wait_for(enough.wait(), 30)
+        knocking.cancel()
+        await asyncio.gather(knocking, return_exceptions=True)
+
+    asyncio.run(run())
+    said = [record.getMessage() for record in caplog.records if "out of reach" in record.getMessage()]
+    assert 1 <= len(said) <= 4, said
+    form = r"control plane http://127\.0\.0\.1:1 out of reach for \d+ s: .*refused.*; next try in \d\.\d s; jobs go on"
+    assert all(re.fullmatch(form, line, re.IGNORECASE | re.DOTALL) for line in said), said
+
+
+def test_another_certificate_than_the_pinned_one_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        own, other = [own_certificate(folder) for folder in (tmp_path / "a", tmp_path / "b")]
+        text = own.path.read_text()
+        pem = text[text.index("-----BEGIN CERTIFICATE") :]
+        tried = asyncio.Event()
+        count = iter(range(100))
+
+        async def let_in(connection: ServerConnection) -> None:
+            raise AssertionError("nobody may come in")
+
+        async with serve(let_in, "127.0.0.1", 0, ssl=other.context()) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+
+            def endpoint() -> Endpoint:
+                if next(count):
+                    tried.set()
+                url = f"https://127.0.0.1:{port}"
+                return Endpoint(url=url, token="t", pid=0, version="", fingerprint=own.fingerprint, certificate=pem)
+
+            channel = Channel(endpoint, opened=lambda: None, received=lambda _: None, closed=lambda: None)
+            knocking = asyncio.ensure_future(channel.run())
+            await asyncio.wait_for(tried.wait(), 30)
+            knocking.cancel()
+            await asyncio.gather(knocking, return_exceptions=True)
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    asyncio.run(run())
+    assert "presents another certificate than the one that this worker joined with, SHA256:" in caplog.text

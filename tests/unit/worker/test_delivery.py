@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import CellSpec, JobSpec, Outcome, State
@@ -154,7 +155,7 @@ class Attempt:
 
     def made(self, tell: Callable[[str], None] | None = None) -> Results:
         services: Any = SimpleNamespace(layout=self.layout, endpoint=lambda: self.host.tie.endpoint)
-        return Results(services, self._cell, self.folder, tell or self.told.append)
+        return Results(services, self._cell.output_globs, self.folder, tell or self.told.append)
 
     def leave_values(self, data: bytes) -> dict[str, Any]:
         (self.folder / "values").write_bytes(data)
@@ -193,7 +194,7 @@ def test_nothing_made_is_nothing_sent(attempt: Attempt) -> None:
     async def go() -> Outcome:
         return await attempt.made().deliver(DONE, {}, attempt.workspace)
 
-    assert run(go()) == DONE
+    assert run(go()) == replace(DONE, unmatched=("*.csv",))
     assert attempt.host.asked == []
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpulayer.protocol.pin import fingerprint
+from gpulayer_server.tls import Certificate, own_certificate
 from gpulayer_worker import joining
 from gpulayer_worker.credential import Credential, JoinError, read_credential
-from gpulayer_worker.joining import check, exchange
+from gpulayer_worker.joining import check, exchange, join
 from tests.support.answering import Answer, Answering, Asked, answering, of_json, problem
 
 JOINED = of_json(201, {"credential": "gl-worker-x"})
@@ -285,3 +287,70 @@ def test_the_lock_is_free_after_an_exchange(plane: Answering, data: Path) -> Non
     with (data / "keeper.lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert os.listdir(data) != []
+
+
+# ---------------------------------------------------------------- the pin
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[tuple[Answering, Certificate]]:
+    """A control plane with a certificate of its own."""
+    certificate = own_certificate(tmp_path)
+    with answering(lambda _: JOINED) as plane:
+        plane.server.socket = certificate.context().wrap_socket(plane.server.socket, server_side=True)
+        plane.url = plane.url.replace("http:", "https:")
+        yield plane, certificate
+
+
+def test_the_pinned_certificate_is_kept_with_the_credential(secured: tuple[Answering, Certificate], data: Path) -> None:
+    plane, certificate = secured
+    assert join(plane.url, TOKEN, data, "alpha", certificate.fingerprint.upper()) == ""
+    kept = read_credential(data)
+    assert kept is not None
+    assert (kept.url, kept.credential, kept.fingerprint) == (plane.url, "gl-worker-x", certificate.fingerprint)
+    assert fingerprint(kept.certificate) == certificate.fingerprint
+    endpoint = kept.endpoint()
+    assert (endpoint.fingerprint, endpoint.certificate) == (kept.fingerprint, kept.certificate)
+    plane.answer = lambda _: of_json(200, {"connected": False})
+    check(kept, data)
+    assert [asked.line for asked in plane.asked] == ["POST /v1/join", "GET /v1/health"]
+
+
+def test_a_wrong_fingerprint_sends_nothing_and_says_both(secured: tuple[Answering, Certificate], data: Path) -> None:
+    """Situation 18."""
+    plane, certificate = secured
+    wrong = f"SHA256:{'0' * 64}"
+    with pytest.raises(JoinError) as refused:
+        join(plane.url, TOKEN, data, "alpha", wrong)
+    line = str(refused.value)
+    assert line.isprintable()
+    assert f"presents the fingerprint {certificate.fingerprint}, expected was {wrong}" in line
+    assert "nothing was sent" in line
+    assert "at the line that `gpulayer up` shows now" in line
+    assert plane.asked == []
+    assert not data.exists()
+
+
+def test_a_certificate_that_nobody_vouches_for_needs_its_fingerprint(
+    secured: tuple[Answering, Certificate], data: Path
+) -> None:
+    plane, _ = secured
+    with pytest.raises(JoinError, match="or paste the whole line, with its --tls-fingerprint"):
+        join(plane.url, TOKEN, data, "alpha")
+    assert plane.asked == []
+    assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "code", "said"),
+    [
+        ("http://127.0.0.1:1", f"SHA256:{'0' * 64}", 2, "goes with an https address"),
+        ("https://127.0.0.1:1", "SHA256:00", 2, "is not a fingerprint such as SHA256:"),
+        ("https://127.0.0.1:1", f"SHA256:{'0' * 64}", 1, "https://127.0.0.1:1 can't be reached: "),
+    ],
+)
+def test_a_pin_that_can_not_be_looked_at(data: Path, url: str, text: str, code: int, said: str) -> None:
+    with pytest.raises(JoinError, match=said) as refused:
+        join(url, TOKEN, data, "alpha", text)
+    assert refused.value.code == code
+    assert not data.exists()

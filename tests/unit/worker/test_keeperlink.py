@@ -35,21 +35,28 @@ class Keepers:
         if error is not None:
             raise error
 
-    def client(self, _: Path) -> Client:
-        self.clients.append(Client(self))
+    def client(self, _: Path, batches: Callable[[list[dict[str, Any]]], None]) -> Client:
+        self.clients.append(Client(self, batches))
         return self.clients[-1]
 
 
 class Client:
-    def __init__(self, keepers: Keepers) -> None:
+    def __init__(self, keepers: Keepers, tell: Callable[[list[dict[str, Any]]], None]) -> None:
         self.keepers = keepers
+        self.tell = tell
         self.dead = asyncio.Event()
         self.signals: list[tuple[str, int]] = []
+        self.sent: list[dict[str, Any]] = []
 
     async def connect(self) -> None:
         error = self.keepers.connects.pop(0) if self.keepers.connects else None
         if error is not None:
             raise error
+
+    def send(self, messages: list[dict[str, Any]]) -> None:
+        if self.dead.is_set():
+            raise KeeperGone("gone")
+        self.sent += messages
 
     async def list(self) -> tuple[GroupInfo, ...]:
         return self.keepers.groups

@@ -140,7 +140,7 @@ def test_finished_is_told_only_after_all_bytes(one):
     assert sum(size for _, size in one.spans()) == WINDOW_BYTES
     assert one.sent() == []
     one.hear(Ack(attempt="a", offset=WINDOW_BYTES))
-    finished = Finished(attempt="a", end_offset=WINDOW_BYTES + 5, outcome=DONE)
+    finished = Finished(attempt="a", end_offset=WINDOW_BYTES + 5, outcome=DONE, began=True)
     assert [type(effect) for effect in one.out] == [Trim, SendOutput, Send]
     assert one.sent() == [finished]
     one.hear(Ack(attempt="a", offset=WINDOW_BYTES + 5))
@@ -186,7 +186,7 @@ def test_a_new_connection_tells_begin_and_end_again(one):
     [hello] = one.found(SayHello)
     assert hello.attempts == (HeldAttempt(attempt="a", started=True, ended=True),)
     one.welcome(Verdict(attempt="a", go_on=True, acked=5))
-    assert one.sent() == [Started(attempt="a"), Finished(attempt="a", end_offset=5, outcome=DONE)]
+    assert one.sent() == [Finished(attempt="a", end_offset=5, outcome=DONE, began=True)]
 
 
 def test_a_new_connection_tells_the_release_again(one):
@@ -252,4 +252,57 @@ def test_processes_that_are_gone_before_the_end_is_known_release_nothing_yet(one
     one.do(Gone(attempt="a"))
     assert one.sent() == []
     one.do(Ended(attempt="a", end=0, outcome=DONE))
-    assert one.sent() == [Finished(attempt="a", end_offset=0, outcome=DONE)]
+    assert one.sent() == [Finished(attempt="a", end_offset=0, outcome=DONE, began=True, released=True)]
+
+
+# ---------------------------------------------------------------- small commands: one message from begin to release
+
+
+def test_the_end_says_that_it_began_and_that_nothing_is_left(wire):
+    wire.hear(assign())
+    out = wire.do(Ended(attempt="a", end=0, outcome=DONE, began=True, gone=True))
+    finished = Finished(attempt="a", end_offset=0, outcome=DONE, began=True, released=True)
+    assert out == [Persist(attempt="a"), Send(message=finished)]
+    assert wire.hear(Forget(attempt="a")) == [Drop(attempt="a")]
+    assert not wire.link.busy
+
+
+def test_a_recorded_instead_of_a_forget_is_answered_with_the_release(wire):
+    wire.hear(assign())
+    wire.do(Ended(attempt="a", end=0, outcome=DONE, began=True, gone=True))
+    wire.hear(Recorded(attempt="a"))
+    assert wire.sent() == [Released(attempt="a")]
+
+
+def test_what_is_left_after_the_end_is_released_by_itself(wire):
+    wire.hear(assign())
+    wire.do(Ended(attempt="a", end=0, outcome=DONE, began=True))
+    assert wire.sent() == [Finished(attempt="a", end_offset=0, outcome=DONE, began=True)]
+    wire.do(Gone(attempt="a"))
+    assert wire.sent() == []
+    wire.hear(Recorded(attempt="a"))
+    assert wire.sent() == [Released(attempt="a")]
+
+
+def test_a_begin_is_told_at_once_where_not_all_bytes_go_now(wire):
+    wire.hear(assign())
+    wire.do(Ended(attempt="a", end=WINDOW_BYTES + 5, outcome=DONE, began=True, gone=True))
+    assert wire.sent() == [Started(attempt="a")]
+    wire.hear(Ack(attempt="a", offset=WINDOW_BYTES))
+    assert wire.sent() == [
+        Finished(attempt="a", end_offset=WINDOW_BYTES + 5, outcome=DONE, began=True, released=True)
+    ]
+
+
+def test_a_new_connection_tells_an_end_with_its_release_again(wire):
+    wire.hear(assign())
+    wire.do(Ended(attempt="a", end=0, outcome=DONE, began=True, gone=True))
+    wire.do(Disconnected())
+    wire.do(Connected())
+    [hello] = wire.found(SayHello)
+    assert hello.attempts == (HeldAttempt(attempt="a", started=True, ended=True, released=True),)
+    wire.welcome(Verdict(attempt="a", go_on=True))
+    assert wire.sent() == [Finished(attempt="a", end_offset=0, outcome=DONE, began=True, released=True)]
+    wire.do(Disconnected())
+    wire.welcome(Verdict(attempt="a", go_on=False, recorded=True))
+    assert wire.sent() == [Released(attempt="a")]

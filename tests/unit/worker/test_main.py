@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,12 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.endpoint import REMOTE, Endpoint
 from gpulayer_worker import __main__ as command
 from gpulayer_worker import joining
 from gpulayer_worker.__main__ import main
 from gpulayer_worker.agent import Agent
 from gpulayer_worker.credential import Credential
+from gpulayer_worker.environ import allowed
 from tests.support.answering import Answering, answering, of_json, problem
 
 WORKERS = [{"id": "w1", "name": "alpha", "connected": True}, {"id": "w2", "name": "beta", "connected": False}]
@@ -264,6 +267,60 @@ def test_what_is_no_join_line(
     assert "secret" not in line
     assert not (tmp_path / "w").exists()
     assert not started
+
+
+def test_plain_http_beyond_loopback_is_refused_but_for_jupyters_own_port(
+    tmp_path: Path, started: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = ["--data", str(tmp_path / "w")]
+    assert main(["join", "http://192.0.2.1:8765", "--token", TOKEN, *data]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "http://192.0.2.1:8765 is plain http: the token, and all that follows, would cross the network" in line
+    assert "paste the https line that `gpulayer up` shows" in line
+    assert not (tmp_path / "w").exists()
+    joined: list[tuple[str, str]] = []
+    monkeypatch.setattr(joining, "join", lambda url, token, *more: joined.append((url, token)) or "")
+    assert main(["join", "http://192.0.2.1:8888/gpulayer", "--token", TOKEN, *data]) == 0
+    assert joined == [("http://192.0.2.1:8888/gpulayer", TOKEN)]
+    assert "is not encrypted, as the pages of that Jupyter server are not" in capsys.readouterr().err
+    assert len(started) == 1
+
+
+def test_a_token_does_not_stay_in_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process begins anew without it, before it does anything else: a pipe brings it."""
+    begun: list[tuple[list[str], str]] = []
+
+    def execv(program: str, argv: list[str]) -> int:
+        assert program == sys.executable
+        fd = int(argv[argv.index("--token-fd") + 1])
+        assert os.get_inheritable(fd)
+        with open(fd, encoding="utf-8") as pipe:
+            begun.append((argv[1:-1], pipe.read()))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(command.os, "execv", execv)
+    for words in (
+        ["https://box:8443", "--token", TOKEN, "--name", "alpha"],
+        ["https://box:8443", f"--token={TOKEN}", "--name", "alpha"],
+    ):
+        with pytest.raises(SystemExit):
+            command.join_main(words)
+        monkeypatch.setattr(sys, "argv", ["gpulayer-worker", "join", *words])
+        with pytest.raises(SystemExit):
+            main()
+    expected = ["-m", "gpulayer_worker", "join", "https://box:8443", "--name", "alpha", "--token-fd"]
+    assert begun == [(expected, TOKEN)] * 4
+
+
+def test_a_remote_clients_variables_end_here(
+    tmp_path: Path, elsewhere: Answering, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the keeper nor what it starts is a client of another control plane."""
+    for name in REMOTE:
+        monkeypatch.setenv(name, "secret")
+    assert main(["join", elsewhere.url, "--token", TOKEN, "--data", str(tmp_path / "w")]) == 0
+    assert not any(name in os.environ for name in REMOTE)
+    assert not any(name in allowed(dict.fromkeys(REMOTE, "secret")) for name in REMOTE)
 
 
 def test_a_control_plane_that_can_not_be_reached(

@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from gpulayer_worker.keeper.spawning import GROUP_VARIABLE, KEEPER_VARIABLE
 
@@ -27,7 +29,11 @@ __all__ = [
     "start_keeper",
 ]
 
-_LINE_LIMIT_BYTES = 64 << 20
+_BATCHED = frozenset(
+    {"started", "unstarted", "unknown", "ended", "cleared"}
+)  # events of groups that were started by the batch
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
 _HELD = 3  # the keeper's exit code when another one holds the folder
 _HELD_PATIENCE_S = 10.0
 
@@ -56,13 +62,13 @@ class ExitRecord:
     cpu_s: float | None = None
     started_at: float  # seconds since the epoch
     ended_at: float
+    wall_s: float | None = None  # between the two, by a clock that nobody sets
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ExitRecord:
         """Read a record; fields that this version does not know are ignored. Raises KeeperError when it is none."""
-        known = {field.name for field in fields(cls)}
         try:
-            return cls(**{name: item for name, item in value.items() if name in known})
+            return cls(**{name: item for name, item in value.items() if name in _FIELDS})
         except TypeError as error:
             raise KeeperError(f"not an exit record: {error}")
 
@@ -78,6 +84,9 @@ class ExitRecord:
         if not isinstance(value, dict):
             raise KeeperError(f"{path} is not an exit record: it holds no object")
         return cls.from_json(value)
+
+
+_FIELDS = frozenset(field.name for field in fields(ExitRecord))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +129,11 @@ class KeeperClient:
     Every method raises KeeperGone when the keeper is not there, and KeeperError when it says no.
     """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, batches: Callable[[list[dict[str, Any]]], None] | None = None) -> None:
+        """`batches` is called with what the keeper tells of groups that `send` started, as it comes."""
         self._data = data
-        self._reader_task: asyncio.Task[None] | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._batches = batches
+        self._lines: _Lines | None = None
         self._number = 0
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._events: asyncio.Queue[KeeperEvent | None] = asyncio.Queue()
@@ -140,17 +150,28 @@ class KeeperClient:
         path = self._data / "keeper.json"
         try:
             address = json.loads(path.read_bytes())["socket"]
-            reader, self._writer = await asyncio.open_unix_connection(address, limit=_LINE_LIMIT_BYTES)
+            loop = asyncio.get_running_loop()
+            _, self._lines = await loop.create_unix_connection(lambda: _Lines(self._take_all, self._lose), address)
         except (OSError, ValueError, KeyError) as error:
             raise KeeperGone(f"no keeper answers for {self._data}: {error}")
-        self._reader_task = asyncio.create_task(self._read(reader))
 
     async def close(self) -> None:
         """Leave; the keeper and its groups stay."""
-        if self._writer is not None:
-            self._writer.close()
-        if self._reader_task is not None:
-            await self._reader_task
+        if self._lines is not None:
+            self._lines.close()
+            await self._lines.closed.wait()
+
+    def send(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Send requests whose answers are events: `run`, `look`, `drop`. One write for all.
+
+        Raises KeeperGone; what a keeper that dies just then took of it is not known.
+        """
+        self._connected().write(b"".join(_encode({"n": 0, **message}) for message in messages))
+
+    def _connected(self) -> _Lines:
+        if self._lines is None or self._lines.closed.is_set():
+            raise KeeperGone(f"not connected to the keeper of {self._data}")
+        return self._lines
 
     async def spawn(
         self,
@@ -232,13 +253,12 @@ class KeeperClient:
             yield event
 
     async def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        if self._writer is None or self._reader_task is None or self._reader_task.done():
-            raise KeeperGone(f"not connected to the keeper of {self._data}")
+        lines = self._connected()
         self._number += 1
         number = self._number
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._writer.write(json.dumps({"n": number, "op": operation, **arguments}).encode("ascii") + b"\n")
+            lines.write(_encode({"n": number, "op": operation, **arguments}))
             reply = await answer
         finally:
             self._waiting.pop(number, None)
@@ -246,14 +266,15 @@ class KeeperClient:
             raise KeeperError(reply["error"])
         return reply
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while line := await reader.readline():
-                self._take(json.loads(line))
-        except ConnectionError:
-            pass  # the same as its end
-        finally:
-            self._lose()
+    def _take_all(self, messages: list[dict[str, Any]]) -> None:
+        of_batches: list[dict[str, Any]] = []
+        for message in messages:
+            if message.get("event") in _BATCHED:
+                of_batches.append(message)
+            else:
+                self._take(message)
+        if of_batches and self._batches is not None:
+            self._batches(of_batches)
 
     def _take(self, message: dict[str, Any]) -> None:
         kind = message.get("event")
@@ -261,17 +282,63 @@ class KeeperClient:
             record = ExitRecord.from_json(message) if kind == "exit" else None
             self._events.put_nowait(KeeperEvent(kind=kind, id=message["id"], record=record))
             return
-        answer = self._waiting.get(message["n"])
+        answer = self._waiting.get(message.get("n") or 0)
         if answer is not None and not answer.done():
             answer.set_result(message)
 
     def _lose(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(KeeperGone(f"the keeper of {self._data} is gone"))
         self._events.put_nowait(None)
+
+
+class _Lines(asyncio.Protocol):
+    """JSON lines over a unix socket, given on as they come, all that came at once together."""
+
+    def __init__(self, take: Callable[[list[dict[str, Any]]], None], lose: Callable[[], None]) -> None:
+        self._take = take
+        self._lose = lose
+        self._rest = b""
+        self._transport: asyncio.WriteTransport | None = None
+        self.closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.WriteTransport):
+            self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if lines:
+            self._take([_decode(line) for line in lines])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+        self._lose()
+
+    def write(self, data: bytes) -> None:
+        """Send, now or as the other side reads."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _encode(message: Mapping[str, Any]) -> bytes:
+    try:
+        return _encoder.encode(message) + b"\n"
+    except UnicodeEncodeError:  # a path that is not UTF-8
+        return json.dumps(message).encode("ascii") + b"\n"
+
+
+def _decode(line: bytes) -> dict[str, Any]:
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:  # the same in an answer
+        return json.loads(line)
 
 
 def start_keeper(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from gpulayer_worker.keeper.eventloop import Timer
     from gpulayer_worker.keeper.identity import Watch
+    from gpulayer_worker.keeper.procs import Table
     from gpulayer_worker.keeper.spawning import Launch
 
     Identity = tuple[int, int | str]
@@ -55,6 +56,10 @@ class Group:
 
         self.adopted = False  # an earlier keeper's child, not ours
         self.vanished = False  # adopted with its main process gone already: its session id may be another's now
+        self.batched = False  # started by the batch: it is in the journal, and has no files of its own
+        self.identified = True  # `start_time` is exact; else a lower bound
+        self.dropped = False  # to be forgotten as soon as it is gone
+        self.began_s: float | None = None  # on the monotonic clock; None for an adopted one
         self.watch: Watch | None = None
 
         self.known: set[Identity] = set()  # members at the last look
@@ -81,6 +86,15 @@ class Group:
             return None
         group.adopted = True
         return group if valid_id(group.id) else None
+
+    def identify(self, table: Table) -> bool:
+        """Learn the exact start time of a main process that was not reaped yet; False when it can't be seen."""
+        if not self.identified:
+            process = table.one(self.pid)
+            if process is not None:
+                self.start_time = process.start_time
+                self.identified = True
+        return self.identified
 
     def to_record(self) -> dict[str, Any]:
         """What a later keeper needs to take the group over."""

@@ -7,10 +7,13 @@ import os
 import signal
 import time
 
+from gpulayer_worker.keeper.batch import Batch
+from gpulayer_worker.keeper.cgrouppool import CgroupPool
 from gpulayer_worker.keeper.containment import oom_kills, remove_cgroup
 from gpulayer_worker.keeper.eventloop import READ
 from gpulayer_worker.keeper.group import Group
 from gpulayer_worker.keeper.identity import alive
+from gpulayer_worker.keeper.journal import Journal
 from gpulayer_worker.keeper.members import Members
 from gpulayer_worker.keeper.records import exit_record, read_json, remove, write_json
 from gpulayer_worker.keeper.spawning import GROUP_VARIABLE, KEEPER_VARIABLE, Launch, Program
@@ -44,10 +47,14 @@ class Groups:
         self._context = context
         self._containment = containment
         self._emit = emit
+        folder = context.folder
+        self._pool = CgroupPool(containment.base, folder.cgroups, context.log)
+        self._journal = Journal(folder.journal)
+        self.batch = Batch(context, containment.kind, self._pool, self._journal, emit)
         self._by_id: dict[str, Group] = {}
         self._by_pid: dict[int, Group] = {}  # our own children, not reaped yet
         self._on_all_gone: Callable[[], None] | None = None
-        self.members = Members(context, containment.kind, self._by_id)
+        self.members = Members(context, containment.kind, self._by_id, self._by_pid)
         self.sweeper = Sweeper(context, self.members, on_gone=self._gone, on_main_lost=self._main_lost)
 
     def spawn(self, *, id: str, program: Program, exit_path: str, reply: Reply) -> None:
@@ -74,6 +81,64 @@ class Groups:
         group.spawn_replies.append(reply)
         launch.go()
         self._context.loop.add(launch.error_fd, READ, lambda: self._decide(group))
+
+    def start(self, jobs: list[dict[str, Any]], env: dict[str, str]) -> None:
+        """Start groups by the batch, or tell again of those that have an id already: see `Batch.start`."""
+        fresh: dict[str, dict[str, Any]] = {}
+        for job in jobs:
+            group = self._by_id.get(job["id"])
+            if group is not None:
+                self.batch.tell(group.id, group)
+            elif self._on_all_gone is not None:
+                self._emit({"event": "unstarted", "id": job["id"], "step": "stopping", "errno": 0})
+            else:
+                fresh[job["id"]] = job
+        if fresh:
+            self.batch.start(list(fresh.values()), env, self._took)
+
+    def _took(self, group: Group) -> None:
+        self._by_id[group.id] = self._by_pid[group.pid] = group
+
+    def look(self, ids: list[str]) -> None:
+        """Tell how groups stand."""
+        for id in ids:
+            self.batch.tell(id, self._by_id.get(id))
+
+    def drop(self, ids: list[str]) -> None:
+        """Forget groups that were started by the batch, those that are not gone yet as soon as they are."""
+        for id in ids:
+            group = self._by_id.get(id)
+            if group is not None and group.batched:
+                group.dropped = True
+                self._forget_dropped(group)
+
+    def keep(self, ids: list[str]) -> None:
+        """End and forget every group that was started by the batch, but these."""
+        wanted = set(ids)
+        self.end([group.id for group in self._by_id.values() if group.batched and group.id not in wanted])
+
+    def end(self, ids: list[str]) -> None:
+        """End and forget groups that were started by the batch."""
+        for id in ids:
+            group = self._by_id.get(id)
+            if group is not None and group.batched and group.state != "gone":
+                self._kill(group)
+        self.drop(ids)
+
+    def _forget_dropped(self, group: Group) -> None:
+        if group.dropped and group.state == "gone":
+            self._by_id.pop(group.id, None)
+            self.batch.forget(group)
+
+    def settle(self) -> None:
+        """A batch of events is over: look what is left of groups that ended, write down and tell what happened."""
+        self.sweeper.run_due()
+        self.batch.settle()
+
+    def close(self) -> None:
+        """Give back what the groups needed."""
+        self._pool.close()
+        self._journal.close()
 
     def send(self, id: str, number: int) -> dict[str, Any]:
         """Send a signal to the process group of a group's main process."""
@@ -118,6 +183,9 @@ class Groups:
         group = self._by_id.get(id)
         if group is not None and group.state != "gone":
             return _error(f"{id} still has processes: kill it first")
+        if group is not None and group.batched:
+            self.drop([id])
+            return {"ok": True}
         self._by_id.pop(id, None)
         remove(self._context.folder.group(id))
         return {"ok": True}
@@ -152,17 +220,25 @@ class Groups:
             if group is None:
                 self._context.log(f"cannot read the group record {record}: its processes are not taken over")
                 continue
-            self._by_id[group.id] = group
-            same_boot = group.boot_id == self._context.boot_id
-            if same_boot and alive(self._context.table, group.pid, group.start_time):
-                group.watch = self._context.watch(
-                    group.pid, group.start_time, lambda group=group: self._main_lost(group)
-                )
-                continue
-            group.vanished = True
+            self._adopt(group)
+        for group in self.batch.adopted(self.members.snapshot()):
+            self._adopt(group)
+
+    def _adopt(self, group: Group) -> None:
+        self._by_id[group.id] = group
+        if group.state == "gone":
+            return
+        same_boot = group.boot_id == self._context.boot_id
+        if group.record is None and same_boot and alive(self._context.table, group.pid, group.start_time):
+            group.watch = self._context.watch(group.pid, group.start_time, lambda: self._main_lost(group))
+            return
+        group.vanished = True
+        if group.record is None:
             self._main_lost(group)
-            if not same_boot:  # nothing outlives a boot
-                self._gone(group)
+        else:
+            self.sweeper.start(group)
+        if not same_boot:  # nothing outlives a boot
+            self._gone(group)
 
     def _record(self, id: str, launch: Launch, exit_path: str) -> Group:
         process = self._context.table.one(launch.pid)
@@ -184,6 +260,7 @@ class Groups:
         )
         group.launch = launch
         group.state = "starting"
+        group.began_s = time.monotonic()
         group.oom_before = oom_kills(cgroup)
         write_json(self._context.folder.group(id), group.to_record())
         return group
@@ -237,7 +314,7 @@ class Groups:
         """The main process ended, and another than us was told how."""
         if group.record is not None:
             return
-        written = read_json(group.exit_path)
+        written = None if group.batched else read_json(group.exit_path)
         if written is not None and (written.get("pid"), written.get("start_time")) == (group.pid, group.start_time):
             group.state = "ending"
             group.record = written
@@ -253,10 +330,14 @@ class Groups:
             boot_id=group.boot_id,
             started_at=group.started_at,
             ended_at=time.time(),
+            wall_s=None if group.began_s is None else round(time.monotonic() - group.began_s, 6),
             **how,
         )
-        self._write_exit(group)
-        self._emit({"event": "exit", "id": group.id, **group.record})
+        if group.batched:
+            self.batch.ended(group)
+        else:
+            self._write_exit(group)
+            self._emit({"event": "exit", "id": group.id, **group.record})
         self.sweeper.start(group)
 
     def _write_exit(self, group: Group) -> None:
@@ -272,10 +353,14 @@ class Groups:
         if group.watch is not None:
             group.watch.cancel()
             group.watch = None
-        if group.cgroup is not None:
-            remove_cgroup(group.cgroup)
         group.state = "gone"
-        self._emit({"event": "gone", "id": group.id})
+        if group.batched:
+            self.batch.gone(group)
+            self._forget_dropped(group)
+        else:
+            if group.cgroup is not None:
+                remove_cgroup(group.cgroup)
+            self._emit({"event": "gone", "id": group.id})
         self._answer_kills(group)
         self._check_all_gone()
 

@@ -13,6 +13,7 @@ from gpulayer_worker.keeper.containment import VARIABLE, ContainmentError, decid
 from gpulayer_worker.keeper.context import Context, say
 from gpulayer_worker.keeper.eventloop import READ, Loop
 from gpulayer_worker.keeper.groups import Groups
+from gpulayer_worker.keeper.posixspawn import keep_from_programs
 from gpulayer_worker.keeper.records import Folder, last_line, remove, write_json
 from gpulayer_worker.keeper.requests import Requests
 from gpulayer_worker.keeper.server import Server, make_run_folder
@@ -45,6 +46,7 @@ def run_keeper(
 ) -> int:
     """Be the keeper (see `gpulayer_worker.keeper.run`)."""
     _ensure_stdio()
+    keep_from_programs()
     folder = Folder(os.fspath(data))
     loop = Loop()
     lock = None
@@ -114,7 +116,7 @@ class Keeper:
         woken.setblocking(False)
         loop = self._context.loop
         loop.add(woken.fileno(), READ, lambda: self._woken(woken))
-        loop.after_batch = self._groups.sweeper.run_due
+        loop.after_batch = self._after_batch
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._signals.add(number))
@@ -137,6 +139,12 @@ class Keeper:
             wake.close()
             woken.close()
 
+    def _after_batch(self) -> None:
+        """First what is so is written down, then it is told."""
+        self._groups.settle()
+        if self._server is not None:
+            self._server.flush()
+
     def _listen(self) -> None:
         folder = self._context.folder
         self._server = Server(self._context, make_run_folder(folder.keeper), self._requests.handle)
@@ -157,6 +165,7 @@ class Keeper:
         if self._server is not None:
             self._server.close()
             remove(self._context.folder.keeper)
+        self._groups.close()
 
     def _emit(self, event: dict[str, object]) -> None:
         if self._server is not None:

@@ -31,17 +31,33 @@ class Members:
         context: what the keeper's parts share.
         kind: the containment of new groups.
         groups: all groups by id; read only.
+        mains: their main processes that are our children and not reaped yet, by pid; read only.
     """
 
-    def __init__(self, context: Context, kind: str, groups: Mapping[str, Group]) -> None:
+    def __init__(
+        self, context: Context, kind: str, groups: Mapping[str, Group], mains: Mapping[int, Group] | None = None
+    ) -> None:
         self._context = context
         self._groups = groups
+        self._mains = mains
         self._everywhere = kind == MARKER
         self._key = os.fsencode(f"{KEEPER_VARIABLE}={context.key}")
 
     def snapshot(self) -> Snapshot:
         """All processes as of now, to look for the members of several groups at once."""
         return Snapshot(self._context.table)
+
+    def none_left(self) -> bool:
+        """Whether no process is left of any group of ours whose main process was reaped. Cheap, and sure if True.
+
+        What a dead process leaves comes to us, the subreaper: so nothing is left where all our children are known.
+        """
+        if self._everywhere or self._mains is None:
+            return False
+        children = self._context.table.children(self._context.keeper_pid)
+        if children is None:
+            return False
+        return all(pid in self._mains or pid == self._context.agent_pid for pid in children)
 
     def of(self, group: Group, snapshot: Snapshot, *, ending: bool = False) -> list[Process]:
         """The living processes of a group.
@@ -51,6 +67,8 @@ class Members:
             snapshot: where to look.
             ending: the group is being killed, so the orphans that only it can own are its members too.
         """
+        if group.record is None:
+            group.identify(self._context.table)
         if group.cgroup is not None:
             found = self._in_cgroup(group, group.cgroup, snapshot)
         else:

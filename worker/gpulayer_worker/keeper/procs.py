@@ -48,6 +48,20 @@ class ProcFs:
         found = (self.one(int(name)) for name in os.listdir(PROC) if name.isdigit())
         return [process for process in found if process is not None]
 
+    def children(self, pid: int) -> list[int] | None:
+        """The children of a process of one thread, zombies too; None where the kernel does not tell."""
+        try:
+            fd = os.open(f"{PROC}/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # CONFIG_PROC_CHILDREN is off
+            return None
+        try:
+            text = os.read(fd, 1 << 16)
+            while part := os.read(fd, 1 << 16):
+                text += part
+        finally:
+            os.close(fd)
+        return [int(word) for word in text.split()]
+
     def environ(self, pid: int) -> list[bytes]:
         """The entries of the environment that the process was started with; empty when it can't be read."""
         try:
@@ -90,6 +104,10 @@ class Ps:
         if not found:  # it shows itself at least; believing it would call every group gone
             raise OSError("ps(1) does not list the processes: see that it runs")
         return [process for process in found if process is not None]
+
+    def children(self, _: int) -> list[int] | None:
+        """None: ps(1) tells of no moment for sure."""
+        return None
 
     def environs(self) -> dict[int, list[bytes]]:
         """The words of every process's command line and environment, by pid, as far as they can be read.

@@ -79,6 +79,8 @@ class Folder:
         self.agent = os.path.join(self.root, "agent.json")
         self.itself = os.path.join(self.root, "folder.json")
         self.groups = os.path.join(self.root, "groups")
+        self.journal = os.path.join(self.root, "groups.log")
+        self.cgroups = os.path.join(self.root, "cgroups.json")
         self.logs = os.path.join(self.root, "logs")
         self.agent_log = os.path.join(self.logs, "agent.log")
         self.keeper_log = os.path.join(self.logs, "keeper.log")
@@ -102,7 +104,7 @@ class Folder:
             return
         if known is not None and known.get("boot_id") == now["boot_id"]:  # else no process of it is left anyway
             names = (os.path.join(self.groups, name) for name in os.listdir(self.groups) if name.endswith(".json"))
-            for path in (self.agent, self.keeper, *names):
+            for path in (self.agent, self.keeper, self.journal, self.cgroups, *names):
                 remove(path)
         write_json(self.itself, now)
 
@@ -137,12 +139,13 @@ def exit_record(
     killed_by_us: bool = False,
     peak_rss_bytes: int | None = None,
     cpu_s: float | None = None,
+    wall_s: float | None = None,
 ) -> dict[str, Any]:
     """How a main process ended, as it is written. Either `code` or `signal` is set, or `unknown` is true.
 
     `oom`: the machine's out-of-memory killer did it. `killed_by_us`: it ended by a signal that was asked of the
     keeper. `peak_rss_bytes` and `cpu_s` cover the process and the children it waited for. Times are seconds since
-    the epoch.
+    the epoch; `wall_s` was measured by a clock that nobody sets.
     """
     return {
         "pid": pid,
@@ -157,4 +160,5 @@ def exit_record(
         "cpu_s": cpu_s,
         "started_at": started_at,
         "ended_at": ended_at,
+        "wall_s": wall_s,
     }

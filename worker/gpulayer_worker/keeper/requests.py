@@ -25,7 +25,10 @@ class RequestError(Exception):
 
 
 class Requests:
-    """Carries requests out: `handle(request, reply)` replies exactly once, now or later."""
+    """Carries requests out: `handle(request, reply)` replies exactly once, now or later.
+
+    To `run`, `look`, `keep`, `end` and `drop`, which are about any number of groups, events are the answer.
+    """
 
     def __init__(self, groups: Groups, agent: Agent, containment: str) -> None:
         self._groups = groups
@@ -33,6 +36,11 @@ class Requests:
         self._containment = containment
         self._operations: dict[str, Callable[[Request, Reply], None]] = {
             "spawn": self._spawn,
+            "run": self._run,
+            "look": lambda request, _: self._groups.look(_ids(request)),
+            "keep": lambda request, _: self._groups.keep(_ids(request)),
+            "end": lambda request, _: self._groups.end(_ids(request)),
+            "drop": lambda request, _: self._groups.drop(_ids(request)),
             "signal": self._signal,
             "kill": lambda request, reply: self._groups.kill(_id(request), reply),
             "list": lambda _, reply: reply({"ok": True, "groups": self._groups.rows()}),
@@ -62,6 +70,12 @@ class Requests:
         )
         self._groups.spawn(id=_id(request), program=program, exit_path=_path(request, "exit"), reply=reply)
 
+    def _run(self, request: Request, _: Reply) -> None:
+        jobs = request.get("jobs")
+        if not isinstance(jobs, list) or not all(isinstance(job, dict) and valid_id(job.get("id")) for job in jobs):
+            raise RequestError("jobs is not a list of objects that each have an id")
+        self._groups.start(jobs, _env(request))
+
     def _signal(self, request: Request, reply: Reply) -> None:
         number = request.get("signal")
         if not isinstance(number, int) or number not in signal.valid_signals():
@@ -81,6 +95,13 @@ def _id(request: Request) -> str:
     if not valid_id(id):
         raise RequestError(f"id {id!r}: use 1 to 64 of the letters A-Z a-z 0-9 _ -")
     return request["id"]
+
+
+def _ids(request: Request) -> list[str]:
+    ids = request.get("ids")
+    if not isinstance(ids, list) or not all(map(valid_id, ids)):
+        raise RequestError("ids is not a list of ids")
+    return ids
 
 
 def _text(value: object) -> bool:

@@ -85,9 +85,16 @@ class Server:
         context.loop.add(self._listener.fileno(), READ, self._accept)
 
     def emit(self, event: dict[str, Any]) -> None:
-        """Send an event to every client."""
+        """Send an event to every client, at the next `flush`."""
+        if self._clients:
+            line = _line(event)
+            for client in self._clients:
+                client.add(line)
+
+    def flush(self) -> None:
+        """Send what there is for the clients, each with one write."""
         for client in list(self._clients):
-            client.send(event)
+            client.flush()
 
     def close(self) -> None:
         """Close all connections and remove the sockets and the folder."""
@@ -131,15 +138,19 @@ class Client:
         self._received = bytearray()
         self._to_send = bytearray()
         self._closed = False
+        self._waits = False  # for the other side to read
         connection.setblocking(False)
         context.loop.add(connection.fileno(), READ, self._ready)
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one line, now or as the other side reads."""
-        if self._closed:
-            return
-        self._to_send += json.dumps(message).encode("ascii") + b"\n"
-        self._flush()
+    def add(self, line: bytes) -> None:
+        """Something to send at the next `flush`."""
+        if not self._closed:
+            self._to_send += line
+
+    def flush(self) -> None:
+        """Send what was added, now or as the other side reads."""
+        if self._to_send and not self._waits and not self._closed:
+            self._send()
 
     def close(self) -> None:
         """Close the connection; harmless when it is closed."""
@@ -150,12 +161,12 @@ class Client:
             self._on_close(self)
 
     def _ready(self) -> None:
-        if self._to_send:
-            self._flush()
+        if self._waits:
+            self._send()
         if not self._closed:
             self._receive()
 
-    def _flush(self) -> None:
+    def _send(self) -> None:
         try:
             sent = self._connection.send(self._to_send)
         except BlockingIOError:
@@ -167,12 +178,13 @@ class Client:
         if len(self._to_send) > BACKLOG_LIMIT_BYTES:
             self._context.log("dropped a client that does not read")
             self.close()
-            return
-        self._context.loop.add(self._connection.fileno(), READ | WRITE if self._to_send else READ, self._ready)
+        elif self._waits != bool(self._to_send):
+            self._waits = not self._waits
+            self._context.loop.add(self._connection.fileno(), READ | WRITE if self._waits else READ, self._ready)
 
     def _receive(self) -> None:
         try:
-            part = self._connection.recv(1 << 16)
+            part = self._connection.recv(1 << 18)
         except BlockingIOError:
             return
         except OSError:  # it is gone
@@ -197,6 +209,10 @@ class Client:
             request = None
         number = request.get("n") if isinstance(request, dict) else None
         if not isinstance(request, dict) or not isinstance(number, int):
-            self.send({"n": None, "ok": False, "error": 'a request is a JSON object with an integer "n"'})
+            self.add(_line({"n": None, "ok": False, "error": 'a request is a JSON object with an integer "n"'}))
             return
-        self._handler(request, lambda answer: self.send({"n": number, **answer}))
+        self._handler(request, lambda answer: self.add(_line({"n": number, **answer})))
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode("ascii") + b"\n"

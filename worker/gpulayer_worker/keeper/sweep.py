@@ -70,6 +70,11 @@ class Sweeper:
         """Do what has become due; called after each batch of events, so many ends cost one look."""
         while self._due:
             due, self._due = self._due, {}
+            ended = [group for group in due.values() if group.record is not None and not group.adopted]
+            if ended and self._members.none_left():
+                for group in ended:
+                    del due[group.id]
+                    self._on_gone(group)
             snapshot = self._members.snapshot()
             for group in due.values():
                 self._sweep(group, snapshot)

@@ -12,21 +12,19 @@ from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import Outcome, State
 from gpulayer.source import SourceError
-from gpulayer.source.blobs import BlobError, Span
+from gpulayer.source.blobs import Span
 from gpulayer_worker import link
 from gpulayer_worker.keeper.client import KeeperError
 from gpulayer_worker.kernels import Kernel, KernelError
+from gpulayer_worker.run.fetching import fetched
 from gpulayer_worker.run.outcome import from_death, from_reply
 from gpulayer_worker.run.request import cell_of, metadata
 from gpulayer_worker.run.results import Results
 from gpulayer_worker.run.services import GiveBack, Over, Services
 from gpulayer_worker.run.spoolwatch import CellSpool
-from gpulayer_worker.workspace import FetchError
 
 T = TypeVar("T")
 
-_FETCH_AGAIN_S = 1.0
-_FETCH_TRIES = 120
 _PREAMBLE = 2  # records that every cell begins with: the status busy, and its own code
 _PREAMBLE_S = 0.01  # so long a cell's begin waits for its output
 _OUTPUT_S = 0.001  # so long its first output waits for its end
@@ -47,7 +45,7 @@ class CellRun:
         self.kernel: Kernel | None = None
         self._cell = cell = cell_of(assign)
         goes_back = cell.outputs or cell.output_globs
-        self._results = Results(services, cell, self._folder, self._tell) if goes_back else None
+        self._results = Results(services, cell.output_globs, self._folder, self._tell) if goes_back else None
         self._inputs: Span | None = None  # where the values of --in are
         self._workspace: Path | None = None  # of the cell that a kernel was given
         self._program: Outcome | None = None  # how it ended; what goes back is on its way
@@ -61,6 +59,8 @@ class CellRun:
         self._blocked = False
         self._timer: asyncio.TimerHandle | None = None
         self._hurried = False
+
+    running = False  # nobody waits with a report until a cell ends
 
     # ---------------------------------------------------------------- wishes
 
@@ -106,8 +106,15 @@ class CellRun:
 
     # ---------------------------------------------------------------- the run
 
-    def begin(self) -> None:
-        """Send the cell now, if all that it needs is here; else `run` gets it first. Raises OSError."""
+    def begin(self) -> bool:
+        """Send the cell now, if all that it needs is here; else `run` gets it first. False: `run` is needed.
+
+        Raises OSError.
+        """
+        self._begin()
+        return False
+
+    def _begin(self) -> None:
         session = self._assign.session
         kernel = self._services.sessions.get(session) if session is not None else None
         if session is None or kernel is None or kernel.exit.done() or self._resumed or self._wish:
@@ -224,23 +231,7 @@ class CellRun:
         return await self._fetched(self._make_files)
 
     async def _fetched(self, fetch: Callable[[Callable[[str], None]], T]) -> T:
-        """What `fetch` returns, in a thread; asked for again while the control plane is away."""
-        loop = asyncio.get_running_loop()
-
-        def tell(text: str) -> None:
-            loop.call_soon_threadsafe(self._tell, text)
-
-        for _ in range(_FETCH_TRIES):
-            self._check_wish()
-            try:
-                return await asyncio.to_thread(fetch, tell)
-            except FetchError as error:
-                last = str(error)
-                self._tell(f"{error}; trying again")
-                await self._pause(_FETCH_AGAIN_S)
-            except (SourceError, BlobError) as error:
-                raise Over(Outcome(state=State.FAILED, problem=str(error))) from error
-        raise Over(Outcome(state=State.FAILED, problem=last))
+        return await fetched(fetch, tell=self._tell, check_wish=self._check_wish, pause=self._pause)
 
     async def _before(self, workspace: Path) -> None:
         """The values of --in, and how the files are that --output names."""

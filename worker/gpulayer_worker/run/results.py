@@ -1,4 +1,4 @@
-"""The values and files of a cell that has ended, on their way back."""
+"""The values and files of a cell or command that has ended, on their way back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from gpulayer.protocol.types import CellSpec, Outcome, State
+from gpulayer.protocol.types import Outcome, State
 from gpulayer.source import SourceChanged, SourceError
 from gpulayer.source.collect import Globs, Stamp, collect, stamps
 from gpulayer_worker.delivery import DeliveryError, NobodyThere, Parcel, Undeliverable, deliver, whole
@@ -30,14 +30,13 @@ _CHANGES = 5  # of files, while they are sent
 class Results:
     """What goes back of one attempt. Owned by its run; `stop` may come at any time."""
 
-    def __init__(self, services: Services, cell: CellSpec, folder: Path, tell: Callable[[str], None]):
-        """`folder` is the attempt's; `tell` takes lines about how far it is."""
+    def __init__(self, services: Services, globs: tuple[str, ...], folder: Path, tell: Callable[[str], None]):
+        """`globs` name the files, `folder` is the attempt's; `tell` takes lines about how far it is."""
         self._services = services
-        self._cell = cell
         self._folder = folder
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._globs = Globs(cell.output_globs)
+        self._globs = Globs(globs)
         self._parcel: Parcel | None = None  # once it is made up: reading all files takes its time
         self._ended: Outcome | None = None  # how the program did
         self._wish = ""  # why nobody wants them any more
@@ -61,7 +60,7 @@ class Results:
 
     async def remember(self, workspace: Path) -> None:
         """Note how the files are that the globs match now."""
-        if self._cell.output_globs:
+        if self._globs.globs:
             found = await asyncio.to_thread(stamps, str(workspace), self._globs)
             self._services.layout.note(self._folder, "before", {path: list(stamp) for path, stamp in found.items()})
 
@@ -145,7 +144,14 @@ class Results:
         if parcel.sizes or parcel.manifest is not None:
             deliver(parcel, self._services.endpoint, self._tell_from_thread, self._over)
         files = parcel.manifest.digest if parcel.manifest is not None else ""
-        return replace(outcome, values=parcel.values, values_bytes=parcel.sizes.get(parcel.values, 0), files=files)
+        values_bytes = parcel.sizes.get(parcel.values, 0)
+        return replace(
+            outcome, values=parcel.values, values_bytes=values_bytes, files=files, unmatched=self._unmatched(parcel)
+        )
+
+    def _unmatched(self, parcel: Parcel) -> tuple[str, ...]:
+        files = parcel.manifest.files if parcel.manifest is not None else ()
+        return tuple(self._globs.without_match(entry.path for entry in files)) if self._globs.globs else ()
 
     def _made_up(self, reply: dict[str, Any], workspace: Path) -> Parcel:
         paths: dict[str, str] = {}
@@ -155,7 +161,7 @@ class Results:
         if made:
             sizes[made["sha256"]] = made["size"]
             paths[made["sha256"]] = whole(str(self._folder / "values"), made["size"])
-        if self._cell.output_globs:
+        if self._globs.globs:
             manifest = collect(str(workspace), self._globs, self._before())
             sizes |= {entry.sha256: entry.size for entry in manifest.files}
             paths |= {entry.sha256: str(workspace / entry.path) for entry in manifest.files}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.types import Device, Outcome
 from gpulayer_worker import link
+from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.kernels import Kernel, Kernels
 from gpulayer_worker.layout import Layout
+from gpulayer_worker.rooms import Rooms
 from gpulayer_worker.watch import FolderWatch
 from gpulayer_worker.workspace import Workspaces
 
@@ -24,10 +27,27 @@ class Services(Protocol):
     devices: tuple[Device, ...]
     reserve_bytes: int
 
+    keeper: KeeperLink
+    rooms: Rooms
+    portable: bool
+    ram_bytes: int
+
     sessions: dict[str, Kernel]
     ended_sessions: dict[str, asyncio.Event]
 
     def emit(self, *events: link.Event) -> None: ...
+
+    def report(self, event: link.Ended | link.Gone) -> None:
+        """As `emit`, together with what other attempts report in the same moment."""
+        ...
+
+    def go_on(self, attempt: str, work: Coroutine[Any, Any, object]) -> None:
+        """Do something that takes its time. A fault in it ends the attempt, and says so."""
+        ...
+
+    def failed(self, attempt: str, error: Exception) -> None:
+        """A fault of ours, or of the disk's, ends an attempt."""
+        ...
 
     def endpoint(self) -> Endpoint: ...
 

@@ -37,6 +37,7 @@ from gpulayer_server.core.events import (
     Effects,
     Event,
     ReleaseWanted,
+    Submission,
     Submitted,
     Tick,
     WorkerConnected,
@@ -102,9 +103,10 @@ class World:
         """A connection closes."""
         return self.do(WorkerGone(conn=conn))
 
-    def say(self, conn: int, message: WorkerMessage, acked: int = 0) -> Effects:
-        """A worker's message."""
-        return self.do(WorkerSaid(conn=conn, message=message, acked=acked))
+    def say(self, conn: int, *messages: WorkerMessage, acked: int = 0) -> Effects:
+        """A worker's frame; of each attempt whose end it tells so many bytes are here."""
+        ended = {message.attempt: acked for message in messages if isinstance(message, Finished)}
+        return self.do(WorkerSaid(conn=conn, messages=messages, acked=ended))
 
     def start(self, conn: int, attempt: str) -> Effects:
         """The program runs."""
@@ -141,14 +143,20 @@ class World:
         idle_timeout_s: float = 1800.0,
     ) -> Any:
         """A new job's view, or the problem."""
-        self._requests += 1
         spec = JobSpec(
             cell=CellSpec(code="1", session=session, idle_timeout_s=idle_timeout_s),
             requirements=Requirements(accelerator="cuda" if gpus else None, devices=gpus, worker=worker),
             retries=retries,
         )
-        key = key or f"key{self._requests}"
-        self.do(Submitted(request=self._requests, owner=owner, key=key, payload_hash=payload, spec=spec))
+        return self.ask(spec, key, owner=owner, payload=payload)
+
+    def ask(
+        self, spec: JobSpec, key: str = "", *, owner: str = "ann", payload: str = "p", ended: dict[str, State] = {}
+    ) -> Any:
+        """A new job's view, or the problem."""
+        self._requests += 1
+        submission = Submission(key=key or f"key{self._requests}", payload_hash=payload, spec=spec)
+        self.do(Submitted(request=self._requests, owner=owner, submission=submission, ended=ended))
         return self._reply()
 
     def cancel(self, job: str, *, give_up: bool = False) -> Any:

@@ -38,7 +38,7 @@ def test_slot_and_devices_are_held_until_released(world):
     assert [device.uuid for device in world.attempt(first).devices] == ["box-gpu0"]
     world.start(conn, attempt)
     world.finish(conn, attempt)
-    assert (worker.slots_free, worker.free_devices(), world.state(second)) == (0, [], State.QUEUED)
+    assert (worker.slots_free, worker.devices_free, world.state(second)) == (0, [], State.QUEUED)
     world.release(conn, attempt)
     assert world.assigned() == [second]
 
@@ -227,4 +227,4 @@ def test_a_task_without_an_attempt_cannot_be_lost_or_given_back(world):
     with pytest.raises(RuntimeError, match="no attempt to lose"):
         lose(world.plane, task, "x", world.now, Effects())
     with pytest.raises(RuntimeError, match="no attempt to give back"):
-        requeue_unstarted(world.plane, task, world.now, Effects())
+        requeue_unstarted(world.plane, task, "x", world.now, Effects())

@@ -22,14 +22,14 @@ PAIRS = {(State(old), State(new)) for old, news in LEGAL.items() for new in news
 
 @pytest.mark.parametrize(("old", "new"), sorted(PAIRS))
 def test_legal_move(old, new):
-    task = Task(id="t/0", job="t", index=0, state=old)
+    task = Task(id="t/0", job="t", n=1, index=0, state=old)
     task.move(new)
     assert task.state is new
 
 
 @pytest.mark.parametrize(("old", "new"), sorted(set(itertools.product(State, State)) - PAIRS))
 def test_any_other_move_raises_and_changes_nothing(old, new):
-    task = Task(id="t/0", job="t", index=0, state=old)
+    task = Task(id="t/0", job="t", n=1, index=0, state=old)
     with pytest.raises(IllegalMove, match=f"task t/0: no move from {old.value} to {new.value}"):
         task.move(new)
     assert task.state is old

@@ -30,7 +30,7 @@ def test_a_session_holds_one_slot_and_its_devices_between_cells(world):
     _, session = opened(world, gpus=1)
     worker = world.plane.workers["id-box"]
     assert worker.holders == {session.id: session.devices}
-    assert (worker.slots_free, [device.uuid for device in worker.free_devices()]) == (1, ["box-gpu1"])
+    assert (worker.slots_free, [device.uuid for device in worker.devices_free]) == (1, ["box-gpu1"])
     world.submit(session="s")
     assert list(worker.holders) == [session.id]
 

@@ -67,7 +67,7 @@ class Plane:
 
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         """A request with the token."""
-        headers = {"Authorization": f"Bearer {self.endpoint.token}"}
+        headers = {"Authorization": f"Bearer {self.endpoint.token}"} | more.pop("headers", {})
         url = self.endpoint.url + path
         return httpx.request(method, url, headers=headers, trust_env=False, verify=False, timeout=PATIENCE_S, **more)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import itertools
 import json
 import re
@@ -16,8 +18,9 @@ from websockets.sync.client import connect
 
 from gpulayer.protocol.messages import Hello, Order, Refuse, Welcome, to_worker
 from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory
+from gpulayer_server.auth import Token
 from gpulayer_server.http.app import routes
-from gpulayer_server.http.base import MAY
+from gpulayer_server.http.base import MAY, Handler
 from gpulayer_server.store.database import StoreError
 from tests.support.processes import until
 
@@ -138,7 +141,7 @@ def test_how_long_and_how_often_it_is_good_for_is_said(plane: Any) -> None:
         (b"", "truncated"),
         (b"[]", "Expected `object`"),
         (b"{}", "missing required field `role`"),
-        (b'{"role":"admin"}', "$.role"),
+        (b'{"role":"root"}', "$.role"),
         (b'{"role":"worker"}', "$.role"),
         (b'{"role":"join","expires_s":0}', "$.expires_s"),
         (b'{"role":"join","expires_s":-1}', "$.expires_s"),
@@ -318,18 +321,40 @@ def test_workers_stay_when_their_join_token_is_revoked_unless_said_otherwise(
 PATHS = [
     "/v1/health", "/v1/worker", "/v1/client", "/v1/watch", "/v1/jobs", "/v1/jobs/j1", "/v1/jobs/j1/cancel",
     "/v1/jobs/j1/stream", "/v1/jobs/j1/events", "/v1/workers", "/v1/sessions", "/v1/sessions/s", "/v1/tokens",
-    "/v1/tokens/t-1", "/v1/join", "/v1/bundles", "/v1/blobs", "/v1/blobs/fetch", f"/v1/blobs/{DIGEST}",
+    "/v1/tokens/t-1", "/v1/join", "/v1/listen", "/v1/openapi.json", "/v1/loop", "/metrics",
+    "/v1/jobs/batch", "/v1/jobs/states", "/v1/jobs/j1/tasks", "/v1/jobs/j1/attempts", "/v1/jobs/j1/outputs",
+    "/v1/jobs/j1/logs", f"/v1/uploads/{DIGEST}", "/v1/jobs/", "/v1/jobs/batch/cancel/x", "/v1/bundles",
+    "/v1/blobs", "/v1/blobs/fetch", f"/v1/blobs/{DIGEST}",
     "/", "/v1", "/v1/nothing", "/v1/joins", "/v1/join/", "/v1/workers/", "/v1/blobsy", "/v1/health/x", "/x/v1/health",
 ]  # fmt: skip
 METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
-WORKERS = {"/v1/blobs", "/v1/blobs/fetch", f"/v1/blobs/{DIGEST}", "/v1/bundles"}
+JOBS_READ = {"/v1/jobs", *(f"/v1/jobs/{each}" for each in ("j1", "batch", "states", "batch/cancel/x"))}
+JOBS_READ |= {f"/v1/jobs/j1/{each}" for each in ("cancel", "stream", "events", "tasks", "attempts", "outputs", "logs")}
+BLOB = f"/v1/blobs/{DIGEST}"
+READS = {("GET", path) for path in JOBS_READ}
+READS |= {("GET", f"/v1/{each}") for each in ("health", "openapi.json", "workers", "watch", "sessions")}
+READS |= {("GET", BLOB), ("POST", "/v1/jobs/states"), ("POST", "/v1/blobs/fetch")}
+SUBMITS = {("POST", f"/v1/{each}") for each in ("jobs", "jobs/batch", "jobs/j1/cancel", "blobs", "bundles")}
+SUBMITS |= {("GET", f"/v1/uploads/{DIGEST}"), ("PATCH", f"/v1/uploads/{DIGEST}")}
+SUBMITS |= {("DELETE", "/v1/sessions/s"), ("GET", "/v1/client")}
+WORKS = {(method, path) for method in METHODS for path in ("/v1/blobs", "/v1/blobs/fetch", BLOB, "/v1/bundles")}
+WORKS |= {(method, f"/v1/uploads/{DIGEST}") for method in METHODS} | {("GET", "/v1/health"), ("GET", "/v1/worker")}
+
+#: As the design has it; written here a second time on purpose.
+RIGHTS: dict[str, set[tuple[str, str]]] = {
+    "metrics": {("GET", "/metrics"), ("GET", "/v1/health")},
+    "join": {("POST", "/v1/join")},
+    "worker": WORKS,
+    "reader": READS,
+    "submitter": READS | SUBMITS,
+}
 
 
-def may(role: str, method: str, path: str) -> bool:
-    """As the design has it; written here a second time on purpose."""
-    if role == "join":
-        return (method, path) == ("POST", "/v1/join")
-    return path in WORKERS or (method == "GET" and path in ("/v1/health", "/v1/worker"))
+def needed(method: str, path: str) -> str:
+    """The roles that are named to whoever may not."""
+    names = [role for role, rights in RIGHTS.items() if role != "worker" and (method, path) in rights]
+    names += [] if (method, path) == ("POST", "/v1/join") else ["admin"]
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def test_every_route_is_among_those_that_are_tried() -> None:
@@ -338,25 +363,31 @@ def test_every_route_is_among_those_that_are_tried() -> None:
         assert any(re.fullmatch(pattern, path) for path in PATHS), f"{pattern} ({handler.__name__}) is not tried"
 
 
-@pytest.mark.parametrize("role", ["join", "worker"])
+@pytest.mark.parametrize("role", RIGHTS)
 def test_a_role_may_do_what_the_table_says_and_nothing_else(plane: Any, role: str) -> None:
-    token = made(plane, single_use=False, expires_s=None)["token"] if role == "join" else credential(plane)
+    token = credential(plane) if role == "worker" else made(plane, role=role, expires_s=None, single_use=False)["token"]
     with by(plane, token) as client:
         for method, path in itertools.product(METHODS, PATHS):
             answer = client.request(method, path)
-            if may(role, method, path):
+            if (method, path) in RIGHTS[role]:
                 assert answer.status_code not in (401, 403), (method, path)
                 continue
             assert (answer.status_code, answer.json()["code"]) == (403, "wrong_role"), (method, path)
-            needed = "join" if (method, path) == ("POST", "/v1/join") else "admin"
-            assert f"{method} {path} needs a token of the role {needed}" in answer.json()["detail"]
+            assert (
+                f"{method} {path} needs a token of the role {needed(method, path)}, which `gpulayer token create"
+                in (answer.json()["detail"])
+            )
             assert f"the role {role}" in answer.json()["title"]
 
 
 def test_the_token_of_endpoint_json_joins_nobody(plane: Any) -> None:
-    answer = join(plane, plane.endpoint.token)
-    assert (answer.status_code, answer.json()["code"]) == (403, "wrong_role")
-    assert answer.json()["detail"] == "POST /v1/join needs a token of the role join"
+    for token in (plane.endpoint.token, made(plane, role="admin")["token"]):
+        answer = join(plane, token)
+        assert (answer.status_code, answer.json()["code"]) == (403, "wrong_role")
+        assert answer.json()["detail"] == (
+            "POST /v1/join needs a token of the role join, which `gpulayer token create --role join` makes on the "
+            "control plane's machine"
+        )
 
 
 @pytest.mark.parametrize(
@@ -383,6 +414,85 @@ def test_without_a_token_every_route_is_shut(plane: Any) -> None:
 
 
 def test_the_table_names_each_role() -> None:
-    assert set(MAY) == {"admin", "join", "worker"}
+    assert set(MAY) == {*RIGHTS, "admin"}
     assert MAY["admin"].fullmatch("GET /whatever/comes")
     assert not MAY["admin"].fullmatch("POST /v1/join")
+
+
+# ---------------------------------------------------------------- tokens of people
+
+
+def test_a_token_of_a_person_lasts_and_is_for_many_uses_unless_told(plane: Any) -> None:
+    token = made(plane, role="submitter", name="alice")
+    assert (token["role"], token["expires_at"], token["single_use"]) == ("submitter", None, False)
+    ending = made(plane, role="reader", name="bob", expires_s=60.0)
+    assert ending["expires_at"] is not None
+    odd = plane.request("POST", "/v1/tokens", json={"role": "reader", "single_use": True})
+    assert (odd.status_code, odd.json()["code"]) == (400, "bad_request")
+    assert "only one of the role join is" in odd.json()["title"]
+
+
+def test_names_of_tokens_are_their_own(plane: Any) -> None:
+    made(plane, role="submitter", name="alice")
+    again = plane.request("POST", "/v1/tokens", json={"role": "reader", "name": "alice"})
+    assert (again.status_code, again.json()["code"]) == (409, "name_taken")
+    own = plane.request("POST", "/v1/tokens", json={"role": "submitter", "name": getpass.getuser()})
+    assert (own.status_code, own.json()["code"]) == (409, "name_taken")
+    assert plane.request("DELETE", "/v1/tokens/alice").status_code == 204
+    made(plane, role="reader", name="alice")
+
+
+def why_closed(connection: Any) -> tuple[int, str]:
+    """The code and the reason with which the other side closes."""
+    with contextlib.suppress(ConnectionClosed):
+        for _ in connection:
+            pass
+    return connection.close_code, connection.close_reason
+
+
+def test_a_revoked_persons_sockets_are_cut_at_once(plane: Any) -> None:
+    alice, bob = made(plane, role="submitter", name="alice"), made(plane, role="reader", name="bob")
+
+    def opened(token: dict[str, Any], path: str) -> Any:
+        headers = {"Authorization": f"Bearer {token['token']}"}
+        url = plane.endpoint.url.replace("http", "ws", 1) + path
+        return connect(url, additional_headers=headers, proxy=None, close_timeout=1)
+
+    with opened(alice, "/v1/client") as one, opened(alice, "/v1/watch") as two, opened(bob, "/v1/watch") as other:
+        for socket_ in (two, other):
+            assert json.loads(socket_.recv(timeout=30))["type"] == "fleet"
+        assert plane.request("DELETE", "/v1/tokens/alice").status_code == 204
+        assert [why_closed(each) for each in (one, two)] == [(4401, "the token alice was revoked")] * 2
+        plane.do(lambda: [watcher.changed(set()) for watcher in plane.service.shell.watchers])
+        assert ask(plane, bob["token"], "GET", "/v1/health").status_code == 200
+        with pytest.raises(TimeoutError):
+            other.recv(timeout=0.3)  # it is still open
+    with pytest.raises(InvalidStatus) as refused, opened(alice, "/v1/client"):
+        pass
+    assert json.loads(refused.value.response.body or b"")["code"] == "token_revoked"
+
+
+def test_a_persons_socket_is_cut_when_the_token_ends(plane: Any) -> None:
+    token = made(plane, role="reader", name="brief", expires_s=0.5)
+    headers = {"Authorization": f"Bearer {token['token']}"}
+    url = plane.endpoint.url.replace("http", "ws", 1) + "/v1/watch"
+    with connect(url, additional_headers=headers, proxy=None, close_timeout=1) as socket_:
+        assert why_closed(socket_) == (4401, "the token brief has expired")
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "owner", "may"),
+    [
+        ("admin", "root2", "anybody", True),
+        ("submitter", "alice", "alice", True),
+        ("submitter", "alice", "bob", False),
+        ("reader", "alice", "alice", False),
+        ("", "", "anybody", True),
+    ],
+)
+def test_whose_jobs_a_request_may_touch(role: str, name: str, owner: str, may: bool) -> None:
+    handler = Handler.__new__(Handler)
+    handler.owner = name
+    if role:
+        handler.token = Token(id="t-1", name=name, role=role, sha256=b"", created_at=0.0)
+    assert handler.may_touch(owner) is may

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gpulayer.protocol.types import Device, Inventory, Requirements
-from gpulayer_server.scheduling.match import Candidate, busy, choose_devices, explain, pick, unmet
+from gpulayer_server.scheduling.match import busy, choose_devices, explain, has_room, pick, unmet
 
 ANY = Requirements()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A worker."""
+
+    id: str
+    name: str
+    inventory: Inventory
+    slots: int
+    slots_free: int
+    devices_free: tuple[Device, ...]
+    reachable: bool
+    full: str
 
 
 def gpus(name: str, count: int, kind: str = "cuda") -> tuple[Device, ...]:
@@ -21,9 +40,10 @@ def box(
     slots_free: int | None = None,
     reachable: bool = True,
     problems: tuple[str, ...] = (),
-) -> Candidate:
+    full: str = "",
+) -> Box:
     devices = gpus(name, has)
-    return Candidate(
+    return Box(
         id=f"id-{name}",
         name=name,
         inventory=Inventory(
@@ -33,6 +53,7 @@ def box(
         slots_free=slots if slots_free is None else slots_free,
         devices_free=devices if free is None else devices[:free],
         reachable=reachable,
+        full=full,
     )
 
 
@@ -121,3 +142,27 @@ def test_explain_of_an_unknown_name_gives_the_nearest_ones():
     first = explain(Requirements(worker="trian-1"), workers)[0]
     assert first.text == "no worker is named 'trian-1'; did you mean train-1?"
     assert explain(Requirements(worker="q"), workers)[0].text == "no worker is named 'q'"
+
+
+def test_a_worker_that_takes_no_more_says_why_and_is_passed_over():
+    full = box("full", full="its disk has 0.4 GB left")
+    [reason] = busy(ANY, full)
+    assert (reason.code, reason.text, reason.temporary) == ("disk", "its disk has 0.4 GB left", True)
+    assert pick(ANY, [full]) is None
+    assert pick(ANY, [full, box("other")]) == box("other")
+
+
+boxes = st.builds(
+    box,
+    has=st.integers(0, 2),
+    free=st.none() | st.integers(0, 2),
+    slots=st.integers(0, 2),
+    slots_free=st.none() | st.integers(0, 2),
+    reachable=st.booleans(),
+    full=st.sampled_from(["", "full"]),
+)
+
+
+@given(boxes, st.sampled_from([ANY, cuda(), cuda(2)]))
+def test_a_worker_has_room_when_nothing_keeps_it_busy(worker: Box, requirements: Requirements):
+    assert has_room(requirements, worker) == (not busy(requirements, worker))

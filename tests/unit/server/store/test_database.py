@@ -35,12 +35,12 @@ def a_job(n: int = 1, owner: str = "ana") -> Job:
 
 
 def a_task(job: Job, state: State = State.QUEUED, attempt: Attempt | None = None) -> Task:
-    return Task(id=f"{job.id}/0", job=job.id, index=0, state=state, attempt=attempt, attempts=1 if attempt else 0)
+    return Task(id=f"{job.id}/0", job=job.id, n=job.n, index=0, state=state, attempt=attempt, attempts=1 if attempt else 0)
 
 
 def an_attempt(job: Job, *, released: bool = False, **more: object) -> Attempt:
     facts = {"number": 1, "worker": "w1", "session": None, "devices": (), "assigned_at": 1.0} | more
-    return Attempt(id=f"{job.id}-1-1", task=f"{job.id}/0", released=released, **facts)  # type: ignore[arg-type]
+    return Attempt(id=f"{job.id}-1-1", task=f"{job.id}/0", n=job.n, index=0, released=released, **facts)  # type: ignore[arg-type]
 
 
 def a_worker() -> Worker:

@@ -198,3 +198,45 @@ def test_text_that_looks_like_a_mark_is_none(streams: Streams) -> None:
     streams.append("a", 0, encode_text(1, b'\x03{"mark": "truncated", "why": "printed"}'))
     streams.truncate_with_mark("a", "lost")
     assert [mark["why"] for mark in marks(whole(streams))] == ["lost"]
+
+
+# ---------------------------------------------------------------- where they lie, and until when
+
+
+def test_many_streams_are_spread_over_folders(streams: Streams) -> None:
+    names = [f"a-{number}" for number in range(2000)]
+    for name in names:
+        streams.append(name, 0, ONE)
+    sizes = [len(list(folder.iterdir())) for folder in streams.folder.iterdir()]
+    assert sum(sizes) == 2000
+    assert len(sizes) > 200
+    assert max(sizes) < 30
+    assert {name for name, _ in module.stream_files(streams.folder)} == set(names)
+
+
+def test_a_stream_from_before_the_folders_is_read_and_goes_on_where_it_lies(tmp_path: Path) -> None:
+    old = tmp_path / "streams" / "a" / "a-1.stream"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(ONE)
+    streams = Streams(tmp_path / "streams")
+    try:
+        assert streams.length("a-1") == len(ONE)
+        streams.append("a-1", len(ONE), TWO)
+        streams.append("a-2", 0, THREE)
+        assert old.read_bytes() == whole(streams, "a-1") == ONE + TWO
+        assert streams.path("a-2").parent.name != "a"
+        streams.drop("a-1")
+        assert not old.exists()
+    finally:
+        streams.close()
+
+
+def test_a_dropped_stream_is_gone_and_its_name_begins_anew(streams: Streams) -> None:
+    streams.append("a", 0, ONE)
+    streams.append("b", 0, TWO)
+    streams.drop("a")
+    streams.drop("a")
+    streams.drop("never")
+    assert (streams.length("a"), streams.visible("a")) == (0, 0)
+    assert [path.name for path in streams.folder.rglob("*.stream")] == ["b.stream"]
+    assert streams.append("a", 0, THREE) == len(THREE)

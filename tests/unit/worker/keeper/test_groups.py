@@ -34,7 +34,7 @@ class Bench:
         self.said: list[str] = []
         context = Context(loop=self.loop, folder=folder, portable=False)
         self.groups = Groups(context, containment, self.events.append)
-        self.loop.after_batch = self.groups.sweeper.run_due
+        self.loop.after_batch = self.groups.settle
 
     def spawn(self, id: str, script: str) -> dict[str, Any]:
         """Start a group and wait for the answer."""

@@ -133,6 +133,7 @@ def test_an_exit_record_has_every_field() -> None:
         "killed_by_us": False,
         "peak_rss_bytes": None,
         "cpu_s": None,
+        "wall_s": None,
         "started_at": 3.0,
         "ended_at": 4.0,
     }

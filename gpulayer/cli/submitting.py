@@ -1,0 +1,150 @@
+"""What `gpulayer submit` does: send, wait, show, fetch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpulayer.cli import common
+from gpulayer.cli.common import plain, print_json
+from gpulayer.cli.interrupts import Interrupts
+from gpulayer.cli.terminal import Terminal
+from gpulayer.cli.watch import Detached, OutputClosed, Watch, ended_line, why_rejected
+from gpulayer.client.client import Client
+from gpulayer.client.command import Command
+from gpulayer.client.ending import exit_code
+from gpulayer.client.errors import GpulayerError
+from gpulayer.client.files import Came, Home
+from gpulayer.client.sending import Sent
+from gpulayer.protocol.types import JobView, State
+from gpulayer.source import Bundle, Manifest
+from gpulayer.words import duration, size
+
+if TYPE_CHECKING:
+    import signal
+
+_PIPE = 141  # 128 + SIGPIPE
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What a person wants of us, besides the command."""
+
+    to: str | None = None
+    download: bool = True
+    detach: bool = False
+    quiet: bool = False
+    json: bool = False
+
+
+def run(command: Command, wishes: Wishes) -> int:
+    """Submit, and unless it is detached stay until its end. The exit code."""
+    out = sys.stderr.buffer if wishes.json else None  # stdout is for the object alone
+    with Interrupts() as interrupts, Terminal(quiet=wishes.quiet, out=out) as terminal, common.open_client() as client:
+        return _Run(command, wishes, interrupts, terminal, client).run()
+
+
+class _Run:
+    """One command on its way."""
+
+    def __init__(
+        self, command: Command, wishes: Wishes, interrupts: Interrupts, terminal: Terminal, client: Client
+    ) -> None:
+        self._command = command
+        self._wishes = wishes
+        self._interrupts = interrupts
+        self._terminal = terminal
+        self._client = client
+        self._bundle: Bundle | None = None
+        self._sent_at_ns = time.time_ns()
+
+    def run(self) -> int:
+        job = self._submit()
+        if self._wishes.detach:
+            return self._detached(job)
+        self._interrupts.arm()
+        watch = Watch(self._client, self._terminal, self._interrupts, job)
+        try:
+            view = watch.run()
+        except Detached as left:
+            self._terminal.warn(f"gpulayer: {left}")
+            return _INTERRUPTED
+        except OutputClosed:
+            goes_on = f"job {job.id} goes on: gpulayer job logs -f {job.id}"
+            self._terminal.warn(f"gpulayer: nobody reads standard output any more; {goes_on}")
+            return _PIPE
+        return self._ended(view, watch.stopped_by)
+
+    def _submit(self) -> JobView:
+        began = time.monotonic()
+        self._terminal.hint("◐ looking for a control plane")
+        job, self._bundle, sent = self._client.submit_command(self._command, self._terminal.status)
+        self._terminal.clear()
+        if self._bundle is not None:
+            what = "source" if self._command.source is not None else "inputs"
+            took = duration(time.monotonic() - began)
+            self._terminal.say(f"✓ {what:<8} {_travelled(self._bundle, sent)}", took)
+        return job
+
+    def _detached(self, job: JobView) -> int:
+        if self._wishes.json:
+            print_json(plain(job))
+        else:
+            sys.stdout.write(f"{job.id}\n")
+        return exit_code(job) if job.terminal else 0
+
+    # ---------------------------------------------------------------- the end
+
+    def _ended(self, view: JobView, stopped_by: signal.Signals | None) -> int:
+        self._interrupts.arm()  # from here on an interrupt is noted, and ends the fetching
+        line = ended_line(view)
+        self._terminal.say(line)
+        if view.state is State.REJECTED:
+            for why in why_rejected(view):
+                self._terminal.warn(why)
+        elif self._wishes.quiet and view.outcome is not None and view.outcome.problem:
+            self._terminal.warn(f"gpulayer: {line}")
+        code = exit_code(view)
+        if stopped_by is not None and view.state is State.CANCELLED:
+            code = 128 + stopped_by
+        came, fetched = self._fetch(view)
+        if self._wishes.json:
+            files = [path for path, _ in came.written] + [new for _, new in came.beside] if came is not None else []
+            print_json({**plain(view), "exit_code": code, "downloaded": files})
+        return code or (0 if fetched else 1)
+
+    def _fetch(self, view: JobView) -> tuple[Came | None, bool]:
+        """What came, and whether nothing went wrong with it."""
+        if not (self._wishes.download and self._command.outputs) or view.attempt is None:
+            return None, True
+        try:
+            came = self._client.download_to(view, self._home(), self._terminal.status)
+        except GpulayerError as error:
+            self._terminal.warn(f"gpulayer: {error}")
+            return None, False
+        for line in came.lines():
+            self._terminal.say(f"✓ {line}")
+        for line in came.warnings():
+            self._terminal.warn(f"gpulayer: {line}")
+        return came, not came.refused
+
+    def _home(self) -> Home:
+        """Where the files go, and what of it was sent."""
+        source, bundle = self._command.source_folder(), self._bundle
+        globs = tuple(self._command.outputs)
+        if self._wishes.to is None and source is not None and bundle is not None:
+            return Home(root=bundle.root, sent=bundle.manifest, sent_at_ns=self._sent_at_ns, globs=globs)
+        root = Path(self._wishes.to or ".").expanduser().absolute()
+        return Home(root=root, sent=Manifest(()), sent_at_ns=self._sent_at_ns, globs=globs)
+
+
+def _travelled(bundle: Bundle, sent: Sent | None) -> str:
+    count = len(bundle.manifest.files)
+    files = f"{count} file" if count == 1 else f"{count} files"
+    if sent is None or not sent.changed:
+        return f"{files}, nothing changed"
+    return f"{files}, {sent.changed} changed, {size(sent.sent_bytes)} sent"

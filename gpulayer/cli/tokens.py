@@ -1,0 +1,147 @@
+"""`gpulayer token`: who may do what from elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from gpulayer.cli import common
+from gpulayer.cli.common import maybe, print_json, print_lines
+from gpulayer.cli.errors import UsageError
+from gpulayer.cli.terminal import Terminal
+from gpulayer.client import asks
+from gpulayer.client.asks import TokenView
+from gpulayer.client.errors import RequestRefused
+from gpulayer.parsing import parse_time_limit
+from gpulayer.tables import Column, Row, table
+from gpulayer.words import ago, near_words, roughly
+
+ROLES = {
+    "admin": "everything",
+    "submitter": "submits jobs, and cancels its own",
+    "reader": "looks at jobs, machines and what jobs left",
+    "join": "lets one machine join",
+    "metrics": "reads the metrics",
+}
+_JOIN_S = 3600.0
+
+app = typer.Typer(
+    help="Tokens let other people and machines in: each has a role, and ends when it is revoked.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="For a program to read.")]
+
+_CREATE = "\b\nRoles:\n" + "".join(f"  {role:<10} {text}\n" for role, text in ROLES.items())
+_CREATE += """
+\b
+Examples:
+  gpulayer token create --role submitter --name alice --expires 30d
+  gpulayer token create --role join --single-use --expires 10m
+
+\b
+stdout carries the token alone, and nobody sees it again: it is kept as a hash."""
+
+
+@app.command(epilog=_CREATE)
+def create(
+    role: Annotated[str, typer.Option(metavar="ROLE", help=f"One of {', '.join(ROLES)}.", show_default=False)],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Whose it is: the owner of the jobs that it submits.")] = "",
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="It ends after so long, like 30d (join: 1h, others: never).")
+    ] = None,
+    single_use: Annotated[bool, typer.Option("--single-use", help="It ends with its first use.")] = False,
+    json: Json = False,
+) -> None:
+    """Make a token and print it."""
+    if role not in ROLES:
+        raise UsageError(f"--role: {role!r} is no role{near_words(role, list(ROLES))}: one of {', '.join(ROLES)}")
+    expires_s = maybe(parse_time_limit, expires, "--expires")
+    if expires_s is None and role == "join":
+        expires_s = _JOIN_S
+    with Terminal() as terminal, common.open_client() as client:
+        made = client.ask(asks.new_token(role, name=name, expires_s=expires_s, single_use=single_use))
+        if json:
+            print_json(made)
+            return
+        ends = f", ends in {roughly(made.expires_at - time.time() + 0.5)}" if made.expires_at else ""
+        once = ", for one use" if made.single_use else ""
+        terminal.say(f"✓ token {made.id}{f' ({name})' if name else ''}, role {role}: {ROLES[role]}{ends}{once}")
+        sys.stdout.write(f"{made.token}\n")
+        sys.stdout.flush()
+        terminal.say(
+            "  to use it elsewhere: GPULAYER_URL, GPULAYER_TOKEN and GPULAYER_FINGERPRINT (gpulayer up shows them)"
+        )
+
+
+@app.command("list", epilog="\b\nExamples:\n  gpulayer token list\n  gpulayer token list --all")
+def list_tokens(
+    every: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    json: Json = False,
+) -> None:
+    """The tokens that were given out; what they are, nobody can show."""
+    with common.open_client() as client:
+        tokens = client.ask(asks.tokens())
+    shown = [token for token in tokens if every or token.state in ("", "active")]
+    if json:
+        print_json(shown)
+    elif shown:
+        print_lines(_table(shown, time.time()))
+    else:
+        print_lines(["no tokens: gpulayer token create --role submitter --name alice makes one"])
+
+
+def _table(tokens: list[TokenView], now: float) -> list[str]:
+    columns = (
+        Column(title="token"),
+        Column(title="name", cuts=True),
+        Column(title="role"),
+        Column(title="state"),
+        Column(title="made"),
+        Column(title="ends"),
+        Column(title="used"),
+    )
+    return table(columns, [_row(token, now) for token in tokens], common.width())
+
+
+def _row(token: TokenView, now: float) -> Row:
+    ends = "–" if token.expires_at is None else f"in {roughly(token.expires_at - now)}"
+    if token.expires_at is not None and token.expires_at <= now:
+        ends = ago(now - token.expires_at)
+    used = ago(now - token.used_at) if token.used_at else "–"
+    return Row(
+        cells=(
+            token.id,
+            token.name or token.used_by or "–",
+            token.role,
+            token.state or "active",
+            ago(now - token.created_at),
+            ends + (", one use" if token.single_use else ""),
+            used,
+        )
+    )
+
+
+@app.command(epilog="\b\nExamples:\n  gpulayer token revoke alice\n  gpulayer token revoke t3k9 --workers")
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.", show_default=False)],
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Of a join token: also cut off the machines that joined with it.")
+    ] = False,
+) -> None:
+    """End a token at once; a machine whose credential it is, is cut off."""
+    with Terminal() as terminal, common.open_client() as client:
+        try:
+            client.ask(asks.revoke(name, workers=workers))
+        except RequestRefused as error:
+            if error.problem.code != "no_such_token":
+                raise
+            there = [known for token in client.ask(asks.tokens()) for known in (token.name, token.id) if known]
+            raise UsageError(f"no token {name}{near_words(name, there)}; gpulayer token list shows them") from None
+        terminal.say(f"✓ token {name} is revoked")

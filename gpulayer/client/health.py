@@ -1,0 +1,70 @@
+"""Asking a control plane how it is: one request, with nothing but the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.parse
+from dataclasses import dataclass
+
+import msgspec
+
+from gpulayer.client.tls import tls_context
+from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.pin import dial
+from gpulayer.protocol.types import Problem
+
+ENDED_TOKENS = ("token_revoked", "token_expired", "token_used")
+"""The codes of a control plane that knows the token it was given, and that it is good for nothing any more."""
+
+_PROBLEM_BYTES = 65_536
+
+
+class NobodyThere(ConnectionError):
+    """No connection can be made to that address."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What was answered."""
+
+    status: int  # of HTTP
+    problem: Problem | None  # of a control plane that refuses; None also where somebody else answered
+
+
+def ask_health(endpoint: Endpoint, timeout_s: float) -> Health:
+    """GET /v1/health with the endpoint's token.
+
+    Raises `NobodyThere`, OSError where somebody does not answer, `HTTPException` for what is no HTTP, and
+    `ControlPlaneError` for a certificate that is not the pinned one: the token is not sent then.
+    """
+    parts = urllib.parse.urlsplit(endpoint.url)
+    context = tls_context(endpoint)
+    try:
+        made = dial(endpoint.url, timeout_s)
+    except OSError as error:
+        raise NobodyThere(str(error)) from error
+    try:
+        if context is not None:
+            made = context.wrap_socket(made, server_hostname=parts.hostname)
+    except BaseException:
+        made.close()
+        raise
+    connection = http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
+    connection.sock = made
+    try:
+        connection.request("GET", f"{parts.path}/v1/health", headers={"Authorization": f"Bearer {endpoint.token}"})
+        answer = connection.getresponse()
+        body = answer.read(_PROBLEM_BYTES) if answer.status >= 400 else b""
+        return Health(status=answer.status, problem=problem_in(answer.getheader("Content-Type") or "", body))
+    finally:
+        connection.close()
+
+
+def problem_in(content_type: str, body: bytes) -> Problem | None:
+    """The problem that an answer tells of; None where it is no control plane's."""
+    if not content_type.startswith("application/problem+json") or len(body) > _PROBLEM_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(body, type=Problem)
+    except msgspec.MsgspecError:
+        return None

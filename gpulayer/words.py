@@ -1,0 +1,245 @@
+"""The words and figures that people read: one vocabulary in the cell, the terminal and the panel."""
+
+from __future__ import annotations
+
+import difflib
+import signal
+
+from gpulayer.protocol.types import Device, JobView, Outcome, Requirements, State
+
+SYMBOLS = {
+    State.QUEUED: "○",
+    State.ASSIGNED: "◐",
+    State.RUNNING: "●",
+    State.SUCCEEDED: "✓",
+    State.FAILED: "✗",
+    State.REJECTED: "✗",
+    State.CANCELLED: "■",
+    State.UNREACHABLE: "◌",
+    State.LOST: "↻",
+}
+CANCELLING = "□"
+
+WORDS = {
+    State.QUEUED: "waiting",
+    State.ASSIGNED: "starting",
+    State.RUNNING: "running",
+    State.SUCCEEDED: "done",
+    State.FAILED: "failed",
+    State.REJECTED: "failed",
+    State.CANCELLED: "cancelled",
+    State.UNREACHABLE: "out of reach",
+    State.LOST: "moved",
+}
+
+_WHY_LETTERS = 120  # of what a waiting job waits for: a line is one line with twenty machines too
+_ERROR_LETTERS = 200
+
+
+def duration(seconds: float) -> str:
+    """'4.2 s', '3 min 12 s', '2 h 05 min'."""
+    seconds = max(0.0, seconds)
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    seconds = max(seconds, 60.0)
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
+
+
+def size(count: float) -> str:
+    """'41 kB', '1.2 GB'."""
+    for unit, digits in (("B", 0), ("kB", 0), ("MB", 1), ("GB", 1)):
+        if round(count, digits) < 1000:
+            return f"{count:.{digits}f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def roughly(seconds: float) -> str:
+    """'42 s', '2 min', '3 days': in whole units."""
+    for unit, length_s in (("day", 86400), ("h", 3600), ("min", 60)):
+        whole = int(seconds // length_s)
+        if whole:
+            return f"{whole} {unit}{'s' if unit == 'day' and whole > 1 else ''}"
+    return f"{max(0, int(seconds))} s"
+
+
+def ago(seconds: float) -> str:
+    """'just now', '42 s ago', '2 min ago'."""
+    return f"{roughly(seconds)} ago" if seconds >= 10 else "just now"
+
+
+def limit(seconds: float) -> str:
+    """'90 s', '30 min', '2 h': a time that somebody set, exactly."""
+    for unit, length_s in (("h", 3600), ("min", 60)):
+        if seconds >= length_s and seconds % length_s == 0:
+            return f"{seconds / length_s:g} {unit}"
+    return f"{seconds:g} s"
+
+
+def ordinal(place: int) -> str:
+    """'1st', '2nd', '11th'."""
+    if place % 100 in (11, 12, 13):
+        return f"{place}th"
+    return f"{place}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(place % 10, 'th') }"
+
+
+def symbol_of(job: JobView) -> str:
+    """The sign of a job's state: its shape says as much as a colour would."""
+    return CANCELLING if job.cancelling else SYMBOLS[job.state]
+
+
+def state_of(job: JobView) -> str:
+    """The word for a job's state."""
+    return "cancelling" if job.cancelling else WORDS[job.state]
+
+
+def wanted(requirements: Requirements) -> str:
+    """'cuda', '2 cuda'; '' where any machine fits."""
+    kind, many = requirements.device_kind, requirements.device_count
+    return f"{many} {kind}" if kind and many > 1 else kind or ""
+
+
+def device_name(device: Device) -> str:
+    """'cuda:1 RTX 4090', without the maker's name."""
+    name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return f"{device.kind}:{device.index} {name}".rstrip()
+
+
+def devices_short(devices: tuple[Device, ...]) -> str:
+    """'cuda:0,1'; '' for none."""
+    return f"{devices[0].kind}:{','.join(str(device.index) for device in devices)}" if devices else ""
+
+
+def reasons(job: JobView) -> list[str]:
+    """Why a job waits, or was refused, machine by machine: 'gpu-box-1: all 2 slots busy'.
+
+    First the machines that could take it later; those of another name than was asked for only where nothing else is.
+    """
+    named = [reason for reason in job.reasons if reason.code != "worker_name"] or job.reasons
+    by_worker: dict[str, list[str]] = {}
+    for reason in sorted(named, key=lambda reason: not reason.temporary):
+        by_worker.setdefault(reason.worker, []).append(" ".join(reason.text.split()))
+    return [f"{name}: {'; '.join(texts)}" if name else "; ".join(texts) for name, texts in by_worker.items()]
+
+
+def held_back(job: JobView) -> bool:
+    """Whether it is a job before it, and no machine, for which one was rejected."""
+    return bool(job.reasons) and all(reason.code == "after" for reason in job.reasons)
+
+
+def failure(job: JobView) -> str:
+    """Why a job did not succeed, in one short line; '' where nothing is known."""
+    outcome = job.outcome
+    if outcome is None:
+        return ""
+    why = outcome.problem or outcome.error or program_end(outcome)
+    return why.splitlines()[0][:_ERROR_LETTERS] if why else ""
+
+
+def program_end(outcome: Outcome) -> str:
+    """'exit code 3', 'ended by SIGKILL'; '' for what ended well, or by itself never."""
+    if outcome.signal:
+        try:
+            return f"ended by {signal.Signals(outcome.signal).name}"
+        except ValueError:
+            return f"ended by signal {outcome.signal}"
+    return f"exit code {outcome.exit_code}" if outcome.exit_code else ""
+
+
+def running_s(job: JobView, now: float) -> float:
+    """How long a job has run, or did; of one that never ran, how long it has waited, or did."""
+    return (job.ended_at or now) - (job.started_at or job.submitted_at or now)
+
+
+def _place(job: JobView) -> str:
+    more = f" and {len(job.devices) - 1} more" if len(job.devices) > 1 else ""
+    return f" · {device_name(job.devices[0])}{more}" if job.devices else ""
+
+
+def _notes(job: JobView) -> str:
+    return "".join(f" · {note}" for note in job.notes)
+
+
+def progress_of(job: JobView) -> str:
+    """Of a job with many tasks, how many are where: '● 31 of 96 done · 4 running · 1 failed'."""
+    total, done = sum(job.tasks.values()), job.tasks.get(State.SUCCEEDED.value, 0)
+    others = [
+        f"{count} {WORDS[State(state)]}"
+        for state, count in job.tasks.items()
+        if count and state != State.SUCCEEDED.value
+    ]
+    return " · ".join((f"{symbol_of(job)} {done} of {total} done", *others))
+
+
+def status_line(job: JobView, now: float, sent: str = "", more: str = "%gpulayer status") -> str:
+    """One line about a job: what it waits for, where it runs, how it ended.
+
+    Args:
+        job: as it is.
+        now: Unix time.
+        sent: the files that it took along, in words.
+        more: what shows all reasons where the line has no room for them.
+    """
+    if job.cancelling:
+        return f"{CANCELLING} cancelling{_on(job)} · job {job.id}"
+    symbol = SYMBOLS[job.state]
+    if job.state is State.QUEUED:
+        return _waiting(job, symbol, more)
+    if job.state is State.ASSIGNED:
+        doing = "".join(f" · {each}" for each in (sent, job.progress) if each)
+        return f"{symbol} starting{_on(job)}{doing} · job {job.id}"
+    if job.state is State.RUNNING:
+        took = duration(now - (job.started_at or now))
+        doing = f" · {job.progress}" if job.progress else ""
+        return f"{symbol} running{_on(job)}{_place(job)} · {took}{doing}{_notes(job)} · job {job.id}"
+    if job.state is State.UNREACHABLE:
+        return f"{symbol} out of reach: {job.worker} does not answer, the job may go on there · job {job.id}"
+    if job.state is State.LOST:
+        return f"{symbol} moved: {job.worker} is lost, trying again · job {job.id}"
+    return _ended(job, symbol)
+
+
+def _on(job: JobView) -> str:
+    return f" on {job.worker}" if job.worker else ""
+
+
+def _waiting(job: JobView, symbol: str, more: str) -> str:
+    device = wanted(job.requirements)
+    what = f" for {device}" if device else ""
+    place = f" · {ordinal(job.ahead + 1)} in line{what}" if job.ahead else what
+    return f"{symbol} waiting{place}{''.join(f' · {why}' for why in _fitting(reasons(job), more))} · job {job.id}"
+
+
+def _fitting(why: list[str], more: str) -> list[str]:
+    """The first of them, at least one, and how many more there are."""
+    taken, left = [], _WHY_LETTERS
+    for each in why:
+        if taken and len(each) > left:
+            return [*taken, f"{len(why) - len(taken)} more ({more})"]
+        taken.append(each)
+        left -= len(each)
+    return taken
+
+
+def _ended(job: JobView, symbol: str) -> str:
+    outcome = job.outcome
+    took = duration(running_s(job, 0.0))
+    peak = outcome.peak_rss_bytes if outcome else None
+    figures = f" · peak {size(peak)}" if peak else ""
+    if job.state is State.SUCCEEDED:
+        return f"{symbol} done{_on(job)} in {took}{figures}{_notes(job)} · job {job.id}"
+    if job.state is State.REJECTED:
+        return f"{symbol} {'not started' if held_back(job) else 'no eligible worker'} · job {job.id}"
+    if job.state is State.CANCELLED:
+        where = f"{_on(job)} after {took}" if job.worker else ""
+        return f"{symbol} cancelled{where} · job {job.id}"
+    why = f" · {failure(job)}" if failure(job) else ""
+    return f"{symbol} failed{_on(job)} after {took}{why}{_notes(job)} · job {job.id}"
+
+
+def near_words(word: str, there: list[str]) -> str:
+    """' (did you mean k3f9?)', '' where nothing is near."""
+    near = difflib.get_close_matches(word, there, n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,0 +1,1 @@
+"""The commands of `gpulayer` that the server's half brings along."""

@@ -1,0 +1,325 @@
+"""Jobs over HTTP: one or many in, how they are, what they wrote and made."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from gpulayer.protocol.types import JobSpec, JobView, Problem, State, Struct
+from gpulayer.source import Manifest
+from gpulayer_server.core.events import CancelWanted
+from gpulayer_server.http.base import Handler, ProblemError, parse
+from gpulayer_server.http.rest import ask, committed, settle, whole_number
+from gpulayer_server.shell import Shell
+from gpulayer_server.store.logs import log_bytes
+from gpulayer_server.submitting import submit
+
+MAX_JOBS = 10_000
+"""Of one request that names or brings many."""
+
+MAX_WAIT_S = 60.0
+_LISTED = 1000
+_AT_ONCE = 200  # are decoded or looked up before the loop has its turn again
+
+
+class SubmitBody(Struct, frozen=True, kw_only=True):
+    """A job by HTTP."""
+
+    key: str
+    spec: JobSpec
+
+
+class BatchBody(Struct, frozen=True, kw_only=True):
+    """Many jobs by HTTP; at most 10,000."""
+
+    jobs: list[SubmitBody]
+
+
+class BatchAnswer(Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Their ids, in order."""
+
+    jobs: list[str]
+
+
+class CancelBody(Struct, frozen=True, kw_only=True):
+    """How to cancel; `give_up`: do not wait for a worker out of reach."""
+
+    give_up: bool = False
+
+
+class StatesBody(Struct, frozen=True, kw_only=True):
+    """Ids of jobs; at most 10,000."""
+
+    jobs: list[str]
+
+
+class OutputView(Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """A file that came back; its bytes are the blob `sha256`."""
+
+    index: int  # of the task that made it
+    path: str
+    size: int  # bytes
+    sha256: str
+    mode: int
+
+
+class _RawBatch(Struct, frozen=True, kw_only=True):
+    jobs: list[msgspec.Raw]
+
+
+_job = msgspec.json.Decoder(SubmitBody)
+
+
+def no_such_job(name: str, index: int | None = None) -> ProblemError:
+    """The problem of a job, or a task, that is not there."""
+    if index is not None:
+        return ProblemError(Problem(status=404, code="no_such_task", title=f"job {name} has no task {index}"))
+    return ProblemError(Problem(status=404, code="no_such_job", title=f"no job {name}"))
+
+
+def bad_request(title: str, detail: str = "") -> ProblemError:
+    """A problem of whoever asked."""
+    return ProblemError(Problem(status=400, code="bad_request", title=title, detail=detail))
+
+
+class _JobHandler(Handler):
+    def index(self) -> int | None:
+        """That of the query."""
+        text = self.get_query_argument("index", "")
+        return whole_number(text, "index") if text else None
+
+    def view(self, name: str, index: int | None = None) -> JobView:
+        """A job, or one task of it; a problem where it is not there."""
+        view = self.shell.view(name, index)
+        if view is None:
+            known = index is not None and self.shell.view(name) is not None
+            raise no_such_job(name, index if known else None)
+        return view
+
+
+class JobsHandler(_JobHandler):
+    """GET and POST /v1/jobs"""
+
+    async def get(self) -> None:
+        """Jobs, newest first."""
+        ask = self.get_query_argument
+        limit = min(_LISTED, max(1, whole_number(ask("limit", "50"), "limit")))
+        label, notebook = ask("label", ""), ask("notebook", "")
+        if label and "=" not in label:
+            raise bad_request(f"label must be KEY=VALUE, not {label[:80]!r}")
+        await committed(self.shell)
+        views = self.shell.views(
+            limit,
+            state=self._state(),
+            label=label or None,
+            name=ask("name", "") or None,
+            owner=ask("owner", "") or None,
+            before=ask("before", "") or None,
+        )
+        self.answer([view for view in views if not notebook or view.notebook == notebook])
+
+    def _state(self) -> State | None:
+        text = self.get_query_argument("state", "")
+        try:
+            return State(text) if text else None
+        except ValueError:
+            names = ", ".join(state.value for state in State)
+            raise bad_request(f"state must be one of {names}, not {text[:40]!r}") from None
+
+    async def post(self) -> None:
+        """A new job, or the one that its key made."""
+        body: SubmitBody = parse(self.request.body, SubmitBody)
+        future: asyncio.Future[JobView | Problem | None] = asyncio.get_running_loop().create_future()
+        submit(self.shell, self.owner, body.key, body.spec, future.set_result)
+        self.answer(settle(await future), 201)
+
+
+class BatchHandler(_JobHandler):
+    """POST /v1/jobs/batch"""
+
+    async def post(self) -> None:
+        """Many jobs, all or none."""
+        raw: _RawBatch = parse(self.request.body, _RawBatch)
+        if len(raw.jobs) > MAX_JOBS:
+            raise bad_request(f"{len(raw.jobs)} jobs came with one request, and at most {MAX_JOBS} may")
+        jobs: list[tuple[str, JobSpec]] = []
+        for number, each in enumerate(raw.jobs):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            try:
+                body = _job.decode(each)
+            except msgspec.MsgspecError as error:
+                raise bad_request("the request's body is not of its form", f"$.jobs[{number}]: {error}") from error
+            jobs.append((body.key, body.spec))
+        future: asyncio.Future[list[str] | Problem] = asyncio.get_running_loop().create_future()
+        self.shell.submit_batch(self.owner, jobs, future.set_result)
+        ids = await future
+        if isinstance(ids, Problem):
+            raise ProblemError(ids)
+        self.answer(BatchAnswer(jobs=ids), 201)
+
+
+class StatesHandler(_JobHandler):
+    """POST /v1/jobs/states"""
+
+    async def post(self) -> None:
+        """The states of many jobs; those that are not there are left out."""
+        body: StatesBody = parse(self.request.body, StatesBody)
+        if len(body.jobs) > MAX_JOBS:
+            raise bad_request(f"{len(body.jobs)} jobs were asked for with one request, and at most {MAX_JOBS} may")
+        await committed(self.shell)
+        states: dict[str, State] = {}
+        for first in range(0, len(body.jobs), _AT_ONCE):
+            states |= self.shell.states(body.jobs[first : first + _AT_ONCE])
+            await asyncio.sleep(0)
+        self.answer(states)
+
+
+class _Waiter:
+    """Waits until a job is over."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+
+    def update(self, view: JobView) -> None:
+        """The job is another now."""
+        if view.terminal:
+            self.over.set()
+
+    def wake(self) -> None:
+        """Its stream grew."""
+
+
+class JobHandler(_JobHandler):
+    """GET /v1/jobs/ID"""
+
+    async def get(self, name: str) -> None:
+        """One job, at once or when it is over."""
+        text = self.get_query_argument("wait", "")
+        try:
+            wait_s = min(MAX_WAIT_S, max(0.0, float(text or "0")))
+        except ValueError:
+            raise bad_request(f"wait must be a number of seconds, not {text[:40]!r}") from None
+        await committed(self.shell)
+        view = self.view(name)
+        if wait_s > 0 and not view.terminal:
+            await _over(self.shell, name, wait_s)
+            await committed(self.shell)
+            view = self.view(name)
+        self.answer(view)
+
+
+async def _over(shell: Shell, name: str, wait_s: float) -> None:
+    """Return when a job is over, or after so many seconds."""
+    waiter = _Waiter()
+    shell.follow(name, waiter)
+    try:
+        await asyncio.wait_for(waiter.over.wait(), wait_s)
+    except asyncio.TimeoutError:
+        return
+    finally:
+        shell.unfollow(name, waiter)
+
+
+class CancelHandler(_JobHandler):
+    """POST /v1/jobs/ID/cancel"""
+
+    async def post(self, name: str) -> None:
+        """Store the wish to cancel; the answer shows 'cancelling' until the worker confirms."""
+        body: CancelBody = parse(self.request.body or b"{}", CancelBody)
+        self._own(name)
+        if name not in self.shell.plane.jobs:
+            view = self.shell.view(name)
+            if view is not None:
+                self.answer(view)  # it ended already: nothing is left to cancel
+                return
+        self.answer(await ask(self.shell, lambda r: CancelWanted(request=r, job=name, give_up=body.give_up)))
+
+    def _own(self, name: str) -> None:
+        """Only who may do everything cancels what others submitted."""
+        if self.token is None or self.token.role != "submitter":
+            return
+        owner = self.shell.owner_of(name)
+        if owner not in (None, self.owner):
+            title = f"job {name} is {owner}'s, and a token of the role submitter may cancel its own jobs only"
+            detail = "ask its owner, or use a token of the role admin"
+            raise ProblemError(Problem(status=403, code="wrong_role", title=title, detail=detail))
+
+
+class TasksHandler(_JobHandler):
+    """GET /v1/jobs/ID/tasks"""
+
+    async def get(self, name: str) -> None:
+        """Its tasks, by index."""
+        await committed(self.shell)
+        views = self.shell.task_views(name)
+        if views is None:
+            raise no_such_job(name)
+        self.answer(views)
+
+
+class AttemptsHandler(_JobHandler):
+    """GET /v1/jobs/ID/attempts"""
+
+    async def get(self, name: str) -> None:
+        """Every try, by index and number."""
+        index = self.index()
+        await committed(self.shell)
+        views = self.shell.attempt_views(name, index)
+        if views is None:
+            raise no_such_job(name)
+        self.answer(views)
+
+
+class OutputsHandler(_JobHandler):
+    """GET /v1/jobs/ID/outputs"""
+
+    async def get(self, name: str) -> None:
+        """The files that came back, of all tasks or of one."""
+        index = self.index()
+        await committed(self.shell)
+        tasks = self.shell.task_views(name)
+        if tasks is None:
+            raise no_such_job(name)
+        made = [(task.index, task.outcome.files) for task in tasks if task.outcome is not None and task.outcome.files]
+        wanted = [(at, digest) for at, digest in made if index in (None, at)]
+        self.answer(await asyncio.to_thread(self._read, wanted))
+
+    def _read(self, wanted: list[tuple[int, str]]) -> list[OutputView]:
+        """Blocking: reads manifests."""
+        found: list[OutputView] = []
+        for index, digest in wanted:
+            try:
+                manifest = Manifest.from_bytes(self.shell.blobs.read(digest))
+            except FileNotFoundError:
+                title = f"the list of files of task {index} is not here any more"
+                raise ProblemError(Problem(status=410, code="no_such_blob", title=title, detail=digest)) from None
+            found += [
+                OutputView(index=index, path=each.path, size=each.size, sha256=each.sha256, mode=each.mode)
+                for each in manifest.files
+            ]
+        return found
+
+
+class LogsHandler(_JobHandler):
+    """GET /v1/jobs/ID/logs"""
+
+    async def get(self, name: str) -> None:
+        """What its program wrote until now, as it wrote it."""
+        stream, tail = self.get_query_argument("stream", ""), self.get_query_argument("tail", "")
+        if stream not in ("", "stdout", "stderr"):
+            raise bad_request(f"stream must be stdout or stderr, not {stream[:40]!r}")
+        last = whole_number(tail, "tail") if tail else None
+        if last is not None and last < 0:
+            raise bad_request(f"tail must be a number of bytes, not {last}")
+        await committed(self.shell)
+        view = self.view(name, self.index())
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        if view.attempt is None:
+            return
+        pieces = log_bytes(self.shell.streams.path(view.attempt), stream=stream or None, tail=last)
+        while piece := await asyncio.to_thread(next, pieces, b""):
+            self.write(piece)
+            await self.flush()

@@ -1,0 +1,198 @@
+"""The words and figures that people read."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulayer.protocol.types import Device, JobView, Outcome, Reason, Requirements, State
+from gpulayer.words import ago, device_name, duration, limit, ordinal, roughly, size, status_line
+
+GPUS = tuple(Device(uuid=f"u{n}", kind="cuda", index=n, name="RTX 4090") for n in (1, 2))
+
+
+def job(state: State, **facts: object) -> JobView:
+    return JobView(id="k3f9", state=state, **({"worker": "box"} | facts))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0.0 s"),
+        (0, "0.0 s"),
+        (4.24, "4.2 s"),
+        (59.9, "59.9 s"),
+        (59.97, "1 min 00 s"),
+        (60, "1 min 00 s"),
+        (192, "3 min 12 s"),
+        (7500, "2 h 05 min"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999_600, "1.0 MB"),
+        (41_000, "41 kB"),
+        (5_200_000, "5.2 MB"),
+        (1.2e9, "1.2 GB"),
+        (3e12, "3.0 TB"),
+    ],
+)
+def test_sizes(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "just now"), (9, "just now"), (42, "42 s ago"), (130, "2 min ago"), (7300, "2 h ago"), (86_500, "1 day ago")],
+)
+def test_when(seconds: float, text: str) -> None:
+    assert ago(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(3.9, "3 s"), (61, "1 min"), (200_000, "2 days")])
+def test_how_long_roughly(seconds: float, text: str) -> None:
+    assert roughly(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.5, "0.5 s"), (90, "90 s"), (1800, "30 min"), (7200, "2 h")])
+def test_limits_are_told_exactly(seconds: float, text: str) -> None:
+    assert limit(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("NVIDIA GeForce RTX 4090", "cuda:1 RTX 4090"), ("NVIDIA H200", "cuda:1 H200"), ("", "cuda:1")]
+)
+def test_a_device_is_called_without_its_maker(name: str, text: str) -> None:
+    assert device_name(Device(uuid="u", kind="cuda", index=1, name=name)) == text
+
+
+@pytest.mark.parametrize(
+    ("place", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (112, "112th"), (21, "21st")]
+)
+def test_places(place: int, text: str) -> None:
+    assert ordinal(place) == text
+
+
+@pytest.mark.parametrize(
+    ("view", "line"),
+    [
+        (job(State.QUEUED, worker=None), "○ waiting · job k3f9"),
+        (
+            job(
+                State.QUEUED,
+                worker=None,
+                ahead=1,
+                reasons=(
+                    Reason(worker="box", code="slots", text="all 2 slots busy", temporary=True),
+                    Reason(worker="mac", code="device_count", text="no cuda"),
+                ),
+            ),
+            "○ waiting · 2nd in line · box: all 2 slots busy · mac: no cuda · job k3f9",
+        ),
+        (
+            job(
+                State.QUEUED,
+                worker=None,
+                ahead=1,
+                requirements=Requirements(accelerator="cuda", devices=2),
+                reasons=(Reason(worker="mac", code="device_count", text="no cuda"),),
+            ),
+            "○ waiting · 2nd in line for 2 cuda · mac: no cuda · job k3f9",
+        ),
+        (
+            job(State.QUEUED, worker=None, requirements=Requirements(accelerator="cuda")),
+            "○ waiting for cuda · job k3f9",
+        ),
+        (
+            job(
+                State.QUEUED,
+                worker=None,
+                reasons=(
+                    Reason(worker="mac", code="worker_name", text="is not 'box'"),
+                    Reason(worker="box", code="slots", text="all 2 slots busy", temporary=True),
+                ),
+            ),
+            "○ waiting · box: all 2 slots busy · job k3f9",
+        ),
+        (job(State.ASSIGNED), "◐ starting on box · job k3f9"),
+        (job(State.ASSIGNED, progress="fetching 3 files"), "◐ starting on box · fetching 3 files · job k3f9"),
+        (job(State.RUNNING, started_at=100.0), "● running on box · 12.3 s · job k3f9"),
+        (
+            job(State.RUNNING, started_at=100.0, devices=GPUS[:1]),
+            "● running on box · cuda:1 RTX 4090 · 12.3 s · job k3f9",
+        ),
+        (
+            job(State.RUNNING, started_at=100.0, devices=GPUS, progress="output waits"),
+            "● running on box · cuda:1 RTX 4090 and 1 more · 12.3 s · output waits · job k3f9",
+        ),
+        (job(State.RUNNING, cancelling=True), "□ cancelling on box · job k3f9"),
+        (job(State.QUEUED, worker=None, cancelling=True), "□ cancelling · job k3f9"),
+        (
+            job(State.UNREACHABLE),
+            "◌ out of reach: box does not answer, the job may go on there · job k3f9",
+        ),
+        (job(State.LOST), "↻ moved: box is lost, trying again · job k3f9"),
+        (
+            job(State.FAILED, worker=None, submitted_at=1.0, ended_at=2.0),
+            "✗ failed after 1.0 s · job k3f9",
+        ),
+        (
+            job(
+                State.SUCCEEDED,
+                started_at=100.0,
+                ended_at=114.1,
+                outcome=Outcome(state=State.SUCCEEDED, peak_rss_bytes=6_200_000_000),
+            ),
+            "✓ done on box in 14.1 s · peak 6.2 GB · job k3f9",
+        ),
+        (
+            job(State.SUCCEEDED, started_at=1.0, ended_at=2.0, notes=("session 's' had ended: fresh",)),
+            "✓ done on box in 1.0 s · session 's' had ended: fresh · job k3f9",
+        ),
+        (
+            job(
+                State.FAILED,
+                started_at=100.0,
+                ended_at=103.0,
+                outcome=Outcome(state=State.FAILED, problem="out of memory: …\nand more"),
+            ),
+            "✗ failed on box after 3.0 s · out of memory: … · job k3f9",
+        ),
+        (
+            job(
+                State.FAILED, started_at=1.0, ended_at=2.0, outcome=Outcome(state=State.FAILED, error="ValueError: bad")
+            ),
+            "✗ failed on box after 1.0 s · ValueError: bad · job k3f9",
+        ),
+        (job(State.REJECTED, worker=None), "✗ no eligible worker · job k3f9"),
+        (job(State.CANCELLED, started_at=1.0, ended_at=2.5), "■ cancelled on box after 1.5 s · job k3f9"),
+        (job(State.CANCELLED, worker=None, submitted_at=1.0, ended_at=2.0), "■ cancelled · job k3f9"),
+    ],
+)
+def test_a_job_in_one_line(view: JobView, line: str) -> None:
+    assert status_line(view, 112.3) == line
+
+
+def test_the_files_that_went_along_are_told_while_it_starts() -> None:
+    view = job(State.ASSIGNED, progress="starting a kernel")
+    line = "◐ starting on box · sent 3 of 214 files, 41 kB · starting a kernel · job k3f9"
+    assert status_line(view, 0.0, "sent 3 of 214 files, 41 kB") == line
+
+
+def test_twenty_machines_are_no_long_line() -> None:
+    reasons = tuple(Reason(worker=f"box-{n}", code="slots", text="all 2 slots busy", temporary=True) for n in range(20))
+    line = status_line(job(State.QUEUED, worker=None, reasons=reasons), 0.0)
+    assert line.startswith("○ waiting · box-0: all 2 slots busy · box-1: all 2 slots busy · ")
+    assert "more (%gpulayer status) · job k3f9" in line
+    assert len(line) < 220
+
+
+def test_a_long_error_is_one_short_line() -> None:
+    view = job(State.FAILED, ended_at=1.0, outcome=Outcome(state=State.FAILED, error="E: " + "x" * 1000))
+    assert len(status_line(view, 0.0)) < 300

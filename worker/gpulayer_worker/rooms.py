@@ -1,0 +1,86 @@
+"""The folders of commands. Those in which nothing was left are used again: that is quicker than to make new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+
+from gpulayer_worker.layout import Layout
+
+_SPARE = 64
+
+
+class Rooms:
+    """Gives each command its folder, and takes it back. Owned by the agent, on its loop."""
+
+    def __init__(self, layout: Layout):
+        self._layout = layout
+        self._spare: list[str] = []
+        self._made = 0
+        self._waste: list[str] = []
+        self._sweeping: asyncio.Task[None] | None = None
+        self._data = os.fspath(layout.data)
+
+    def prepare(self) -> None:
+        """Remove what an agent before us had spare. Blocks."""
+        for name in os.listdir(self._data):
+            if name.startswith(("room-", "waste-")):
+                shutil.rmtree(os.path.join(self._data, name), ignore_errors=True)
+
+    def take(self, attempt: str) -> None:
+        """Make a command's folder, with an empty workspace. Raises OSError."""
+        folder = os.fspath(self._layout.attempt(attempt))
+        if self._spare:
+            os.rename(self._spare.pop(), folder)
+            return
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:  # an agent before us came so far, or something of that name is left
+            shutil.rmtree(folder)
+            os.mkdir(folder, 0o700)
+        except FileNotFoundError:
+            os.makedirs(folder, 0o700)
+        os.mkdir(f"{folder}/workspace", 0o700)
+
+    def give_back(self, attempt: str, *, pristine: bool) -> None:
+        """A command's folder is wanted no more. `pristine`: it wrote no output, and no other files were given to it."""
+        folder = os.fspath(self._layout.attempt(attempt))
+        if pristine and len(self._spare) < _SPARE and _is_empty(f"{folder}/workspace"):
+            self._made += 1
+            spare = f"{self._data}/room-{self._made}"
+            try:
+                os.rename(folder, spare)
+            except FileNotFoundError:
+                return
+            self._spare.append(spare)
+            return
+        self._made += 1
+        waste = f"{self._data}/waste-{self._made}"
+        try:
+            os.rename(folder, waste)
+        except FileNotFoundError:
+            return
+        self._waste.append(waste)
+        if self._sweeping is None:
+            self._sweeping = asyncio.ensure_future(self._sweep())
+
+    async def _sweep(self) -> None:
+        """Remove what is waste, in a thread: much of it at once."""
+        while self._waste:
+            waste, self._waste = self._waste, []
+            await asyncio.to_thread(_remove, waste)
+        self._sweeping = None
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        return not os.listdir(folder) and stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    except OSError:
+        return False
+
+
+def _remove(folders: list[str]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
