@@ -13,7 +13,7 @@ from gpulayer.cli.common import maybe, print_json, print_lines
 from gpulayer.cli.errors import UsageError
 from gpulayer.cli.terminal import Terminal
 from gpulayer.client import asks
-from gpulayer.client.asks import TokenView
+from gpulayer.client.asks import Listening, TokenView
 from gpulayer.client.errors import RequestRefused
 from gpulayer.parsing import parse_time_limit
 from gpulayer.tables import Column, Row, table
@@ -27,6 +27,8 @@ ROLES = {
     "metrics": "reads the metrics",
 }
 _JOIN_S = 3600.0
+_EVERYWHERE = ("0.0.0.0", "::")  # no address to go to
+_THIS = "…"
 
 app = typer.Typer(
     help="Tokens let other people and machines in: each has a role, and ends when it is revoked.",
@@ -75,9 +77,22 @@ def create(
         terminal.say(f"✓ token {made.id}{f' ({name})' if name else ''}, role {role}: {ROLES[role]}{ends}{once}")
         sys.stdout.write(f"{made.token}\n")
         sys.stdout.flush()
-        terminal.say(
-            "  to use it elsewhere: GPULAYER_URL, GPULAYER_TOKEN and GPULAYER_FINGERPRINT (gpulayer up shows them)"
-        )
+        for line in _use(role, client.ask(asks.listening())):
+            terminal.say(line)
+
+
+def _use(role: str, where: Listening) -> list[str]:
+    """How the token is used on another machine; it stands on stdout, and nowhere else."""
+    if not where.port or where.host in _EVERYWHERE:
+        return ["  where it is used: gpulayer up says under which address this control plane is reached"]
+    host = f"[{where.host}]" if ":" in where.host else where.host
+    url = f"https://{host}:{where.port}"
+    if role == "join":
+        return ["  paste there:", f"    gpulayer join {url} --token {_THIS} --tls-fingerprint {where.fingerprint}"]
+    return [
+        "  there:",
+        f"    export GPULAYER_URL={url} GPULAYER_FINGERPRINT={where.fingerprint} GPULAYER_TOKEN={_THIS}",
+    ]
 
 
 @app.command("list", epilog="\b\nExamples:\n  gpulayer token list\n  gpulayer token list --all")

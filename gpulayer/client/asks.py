@@ -62,6 +62,14 @@ class NewToken(Struct, frozen=True, kw_only=True):
     single_use: bool = False
 
 
+class Listening(Struct, frozen=True, kw_only=True):
+    """Where a control plane listens for other machines, and by which fingerprint they know it; '' and 0 if nowhere."""
+
+    host: str = ""
+    port: int = 0
+    fingerprint: str = ""
+
+
 class Submission(Struct, frozen=True, kw_only=True):
     """A job with the key that makes sending it twice one job."""
 
@@ -212,6 +220,11 @@ def sessions() -> Ask[list[SessionView]]:
 def release(name: str) -> Ask[None]:
     """Let a session go."""
     return Ask(method="DELETE", path=f"/v1/sessions/{_quoted(name)}", kind=None, again=False)
+
+
+def listening() -> Ask[Listening]:
+    """Where it listens for other machines."""
+    return Ask(method="GET", path="/v1/listen", kind=Listening)
 
 
 def tokens() -> Ask[list[TokenView]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpulayer.protocol.types import TERMINAL, AttemptView, JobView, State, TaskView
+from gpulayer_server.clock import Clock
 from gpulayer_server.core.plane import Plane
+from gpulayer_server.core.state import Job
 from gpulayer_server.core.views import (
     attempt_view,
     job_view,
@@ -22,17 +24,17 @@ from gpulayer_server.store.database import Store, Stored
 
 
 class Reading:
-    """Reads a plane and its store. One thread uses it: the loop's."""
+    """Reads a plane and its store: the half of the shell that changes nothing. One thread uses it: the loop's."""
 
-    def __init__(self, plane: Plane, store: Store):
-        self.plane = plane
-        self.store = store
+    plane: Plane
+    store: Store
+    clock: Clock
 
-    def view(self, name: str, now: float, index: int | None = None) -> JobView | None:
-        """A job, with reasons while it waits; with `index`, as one task of it is. None: there is no such job or task."""
+    def view(self, name: str, index: int | None = None) -> JobView | None:
+        """A job, with reasons while it waits; with `index`, as one task of it is. None: it is not there."""
         job = self.plane.jobs.get(name)
         if job is not None:
-            return waiting_view(self.plane, job, now, index) if index is None or job.task(index) else None
+            return waiting_view(self.plane, job, self.clock.now(), index) if index is None or job.task(index) else None
         return self.stored_view(name, index)
 
     def stored_view(self, name: str, index: int | None = None) -> JobView | None:
@@ -42,7 +44,7 @@ class Reading:
 
     def views(
         self,
-        limit: int,
+        limit: int = 50,
         *,
         owner: str | None = None,
         state: State | None = None,
@@ -111,6 +113,31 @@ class Reading:
         stored = self.store.states([name for name, state in live.items() if state is None])
         found = {name: state or stored.get(name) for name, state in live.items()}
         return {name: state for name, state in found.items() if state is not None}
+
+    def ends_of(self, names: Iterable[str]) -> dict[str, State]:
+        """How those of these jobs ended that do not live any more."""
+        wanted = [name for name in names if self.plane.state_of(name) is None]
+        stored = self.store.states(wanted) if wanted else {}
+        return {name: state for name, state in stored.items() if state is not None}
+
+    def first_attempt(self, name: str) -> str | None:
+        """The current or last attempt of a job's first task."""
+        live = self.plane.jobs.get(name)
+        tasks = live.tasks[:1] if live is not None else self.store.first_tasks(name)
+        return next((task.attempt.id for task in tasks if task.attempt is not None), None)
+
+    def stored_by_keys(self, owner: str, keys: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """By key: id and payload's hash of the jobs of the past that these keys made; live ones are the plane's."""
+        return self.store.jobs_by_keys(owner, [key for key in keys if (owner, key) not in self.plane.keys])
+
+    def stored_by_key(self, owner: str, key: str) -> Job | None:
+        """A job of the past that this key made; live ones are the plane's to find."""
+        return None if (owner, key) in self.plane.keys else self.store.job_by_key(owner, key)
+
+    def history_view(self, job: Job) -> JobView:
+        """A job as the store has it."""
+        live = self.plane.jobs.get(job.id)
+        return job_view(self.plane, live) if live else stored_view(job, names_of_workers(self.plane))
 
     def owner_of(self, name: str) -> str | None:
         """Whose job it is. None: there is no such job."""

@@ -15,15 +15,15 @@ from typing import Any, Protocol
 
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Assign, CommMessage, Recorded, ServerMessage
-from gpulayer.protocol.types import AttemptView, JobSpec, JobView, Problem, State, TaskView
+from gpulayer.protocol.types import JobSpec, JobView, Problem, State
 from gpulayer.source.blobs import Blobs
 from gpulayer.source.partial import Partials
 from gpulayer_server.clock import Clock
 from gpulayer_server.core.events import Effects, Event, Tick, WorkerGone
 from gpulayer_server.core.plane import Plane
-from gpulayer_server.core.state import Job, JobKey, Settings
-from gpulayer_server.core.views import job_view, names_of_workers, stored_view, waiting_view
+from gpulayer_server.core.state import JobKey, Settings
 from gpulayer_server.datafolder import DataFolder
+from gpulayer_server.history import History
 from gpulayer_server.reading import Reading
 from gpulayer_server.retention import Retention
 from gpulayer_server.settings import read_settings
@@ -32,14 +32,12 @@ from gpulayer_server.store.database import Store, StoreError
 from gpulayer_server.store.rows import Op, encoded
 from gpulayer_server.store.streams import Streams
 from gpulayer_server.submitting import MOST_JOBS, Batch, too_many
+from gpulayer_server.telling import Followed, Follower, Telling, Watcher
 
 log = logging.getLogger("gpulayer.server")
 
 Reply = Callable[[JobView | Problem | None], None]
 BatchReply = Callable[[list[str] | Problem], None]
-
-
-Followed = tuple[str, int | None]  # a job, or the task of an index
 
 
 class WorkerLink(Protocol):
@@ -54,20 +52,6 @@ class WorkerLink(Protocol):
     def drop(self, reason: str) -> None: ...
 
 
-class Follower(Protocol):
-    """Someone who follows a job."""
-
-    def update(self, view: JobView) -> None: ...
-
-    def wake(self) -> None: ...
-
-
-class Watcher(Protocol):
-    """Someone who watches the whole fleet."""
-
-    def changed(self, jobs: set[str]) -> None: ...
-
-
 @dataclass
 class _Unit:
     effects: Effects
@@ -75,7 +59,7 @@ class _Unit:
     views: dict[Followed, JobView] = field(default_factory=dict[Followed, JobView])
 
 
-class Shell:
+class Shell(Reading):
     """Carries out what the plane decides. All methods run on the loop's thread."""
 
     def __init__(self, folder: DataFolder, settings: Settings | None = None):
@@ -89,8 +73,8 @@ class Shell:
         self.epoch = self.store.raise_epoch()
         self.plane = self._load(names=0)
         self.links: dict[int, WorkerLink] = {}
-        self.followers: dict[str, dict[int | None, set[Follower]]] = {}
-        self.watchers: set[Watcher] = set()
+        self._telling = Telling(self)
+        self._history = History(self, self.store, self.streams, self.settings)
         self.clients: set[object] = set()  # the clients that are connected: an embedded control plane stays for them
         self.coming: dict[JobKey, list[Callable[[], None]]] = {}  # keys of a batch on its way in, and who waits for it
         self._batches: set[asyncio.Task[None]] = set()
@@ -102,7 +86,6 @@ class Shell:
         self._decided: list[list[Op]] = []  # units that the committer has not been given yet
         self._committing = 0
         self._failing = False
-        self._fleet_news: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._committer = Committer(self.store, self._committed_on_thread)
         self._ticker = self._loop.create_task(self._tick())
@@ -117,9 +100,8 @@ class Shell:
         effects = self.plane.handle(event, self.clock.now())
         ops = encoded(effects.rows.values())
         unit = _Unit(effects, bool(ops))
-        for name, job in effects.jobs.items():
-            for index in self.followers.get(name, ()):
-                unit.views[(name, index)] = stored_view(job, self._names(), index)
+        if self.followers:
+            unit.views = self._telling.views(effects.jobs)
         if not ops and not self._outbox:
             self._release(unit)
             return
@@ -186,58 +168,9 @@ class Shell:
         length = self.streams.append(attempt, offset, data)
         held = self.plane.attempts[attempt]
         task = self.plane.tasks.get(held.task)
-        following = self.followers.get(task.job) if task else None
-        if task is not None and following:
-            for index in (task.index, None):
-                for follower in list(following.get(index, ())):
-                    follower.wake()
+        if task is not None:
+            self._telling.grew(task.job, task.index)
         return length
-
-    # ---------------------------------------------------------------- looking
-
-    @property
-    def _reading(self) -> Reading:
-        return Reading(self.plane, self.store)
-
-    def view(self, job: str, index: int | None = None) -> JobView | None:
-        """A job of any age, with reasons while it waits; with `index`, state and the rest as one task of it has them."""
-        return self._reading.view(job, self.clock.now(), index)
-
-    def views(
-        self,
-        limit: int = 50,
-        *,
-        owner: str | None = None,
-        state: State | None = None,
-        label: str | None = None,
-        name: str | None = None,
-        before: str | None = None,
-    ) -> list[JobView]:
-        """Jobs, newest first: of one owner, in one state, with a label 'k=v', of a name, older than job `before`."""
-        return self._reading.views(limit, owner=owner, state=state, label=label, name=name, before=before)
-
-    def task_views(self, job: str) -> list[TaskView] | None:
-        """The tasks of a job by index, ascending. None: there is no such job."""
-        return self._reading.task_views(job)
-
-    def attempt_views(self, job: str, index: int | None = None) -> list[AttemptView] | None:
-        """Every attempt of a job, or of one task of it, by index and number. None: there is no such job."""
-        return self._reading.attempt_views(job, index)
-
-    def states(self, jobs: Iterable[str]) -> dict[str, State]:
-        """The states of these jobs; those that are not there are left out."""
-        return self._reading.states(jobs)
-
-    def ends_of(self, jobs: Iterable[str]) -> dict[str, State]:
-        """How those of these jobs ended that do not live any more."""
-        wanted = [name for name in jobs if self.plane.state_of(name) is None]
-        if not wanted:
-            return {}
-        return {name: state for name, state in self.store.states(wanted).items() if state is not None}
-
-    def owner_of(self, job: str) -> str | None:
-        """Whose job it is. None: there is no such job."""
-        return self._reading.owner_of(job)
 
     def submit_batch(self, owner: str, jobs: Sequence[tuple[str, JobSpec]], reply: BatchReply) -> None:
         """Take many jobs, given with their keys, all or none: `reply` is called once, with their ids in order.
@@ -255,38 +188,29 @@ class Shell:
         async with self._batch_turn:
             await batch.run()
 
-    def stored_by_keys(self, owner: str, keys: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """By key: id and payload's hash of the jobs of the past that these keys made; live ones are the plane's."""
-        return self.store.jobs_by_keys(owner, [key for key in keys if (owner, key) not in self.plane.keys])
-
-    def stored_by_key(self, owner: str, key: str) -> Job | None:
-        """A job of the past that this key made; live ones are the plane's to find."""
-        return None if (owner, key) in self.plane.keys else self.store.job_by_key(owner, key)
-
-    def history_view(self, job: Job) -> JobView:
-        """A job as the store has it."""
-        live = self.plane.jobs.get(job.id)
-        return job_view(self.plane, live) if live else stored_view(job, self._names())
+    # ---------------------------------------------------------------- looking
 
     def follow(self, job: str, follower: Follower, index: int | None = None) -> None:
         """Tell a follower of each change of a job, or of one task of it, and of each growth of its stream."""
-        self.followers.setdefault(job, {}).setdefault(index, set()).add(follower)
+        self._telling.follow(job, follower, index)
 
     def unfollow(self, job: str, follower: Follower) -> None:
         """No more of that."""
-        following = self.followers.get(job, {})
-        for index, followers in list(following.items()):
-            followers.discard(follower)
-            if not followers:
-                del following[index]
-        if not following:
-            self.followers.pop(job, None)
+        self._telling.unfollow(job, follower)
 
-    def first_attempt(self, job: str) -> str | None:
-        """The current or last attempt of a job's first task."""
-        live = self.plane.jobs.get(job)
-        tasks = live.tasks[:1] if live is not None else self.store.first_tasks(job)
-        return next((task.attempt.id for task in tasks if task.attempt is not None), None)
+    @property
+    def followers(self) -> dict[str, dict[int | None, set[Follower]]]:
+        """Who follows which job, by the index of the task."""
+        return self._telling.followers
+
+    @property
+    def watchers(self) -> set[Watcher]:
+        """Who watches the whole fleet."""
+        return self._telling.watchers
+
+    def ends_of(self, names: Iterable[str]) -> dict[str, State]:
+        """How those of these jobs ended that do not live any more; one whose rows are about to go is not there."""
+        return {name: state for name, state in super().ends_of(names).items() if name not in self._history.going}
 
     # ---------------------------------------------------------------- effects out
 
@@ -311,44 +235,20 @@ class Shell:
             self._mark(attempt, why)
         self._send(effects.sends)
         if unit.commits and self.followers:
-            self._tell_late(unit)
+            self._telling.tell_late(effects, unit.views)
         for request, answer in effects.replies:
             self._requests.pop(request)(answer)
         for conn, reason in effects.closes:
             link = self.links.get(conn)
             if link is not None:
                 link.drop(reason)
-        self._tell(unit)
-
-    def _tell(self, unit: _Unit) -> None:
-        """Those who follow a job or watch the fleet see what a unit changed."""
-        for followed, view in unit.views.items():
-            self._update(followed, view)
-        effects = unit.effects
-        if effects.fleet_changed and self._fleet_news is None:
-            self._fleet_news = self._loop.call_later(0.1, self._tell_waiting)
-        if effects.rows or effects.fleet_changed:
-            for watcher in self.watchers:
-                watcher.changed({*effects.jobs})
+        self._telling.tell(effects, unit.views)
 
     def _mark(self, attempt: str, why: str) -> None:
         try:
             self.streams.truncate_with_mark(attempt, why)
         except OSError as error:
             log.error("the stream of %s has no mark at its end before the next start: %s", attempt, error)
-
-    def _update(self, followed: Followed, view: JobView) -> None:
-        name, index = followed
-        for follower in list(self.followers.get(name, {}).get(index, ())):
-            follower.update(view)
-
-    def _tell_late(self, unit: _Unit) -> None:
-        """Who began to follow while a unit was being written sees what it wrote: the plane may know more by now."""
-        for name in unit.effects.jobs.keys() & self.followers.keys():
-            for index in [index for index in self.followers[name] if (name, index) not in unit.views]:
-                view = self._reading.stored_view(name, index)
-                if view is not None:
-                    self._update((name, index), view)
 
     def _send(self, sends: list[tuple[int, ServerMessage]]) -> None:
         """One frame for each worker that is told something."""
@@ -375,16 +275,6 @@ class Shell:
         except OSError as error:
             log.warning("the stream of %s can't be opened yet: %s", attempt, error)  # its first bytes will try again
 
-    def _tell_waiting(self) -> None:
-        """The fleet changed: those who follow a waiting job see its reasons anew."""
-        self._fleet_news = None
-        now = self.clock.now()
-        for name, index in [(name, index) for name, each in self.followers.items() for index in each]:
-            job = self.plane.jobs.get(name)
-            view = waiting_view(self.plane, job, now, index) if job is not None else None
-            if view is not None and view.reasons:
-                self._update((name, index), view)
-
     def _fail(self, error: StoreError) -> None:
         """Nothing of what waits happened. Once the committer has given all of it back, begin again from the store."""
         if not self._failing:
@@ -409,21 +299,18 @@ class Shell:
         plane.names = names
         return plane
 
-    def _names(self) -> dict[str, str]:
-        return names_of_workers(self.plane)
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(0.5)
             self.handle(Tick())
+            self._history.look(self.clock.now())
 
     async def close(self) -> None:
         """Commit what waits and close everything."""
         self._ticker.cancel()
         for batch in self._batches:
             batch.cancel()
-        if self._fleet_news is not None:
-            self._fleet_news.cancel()
+        self._telling.close()
         for link in list(self.links.values()):
             link.drop("the control plane ends")
         self.commit()

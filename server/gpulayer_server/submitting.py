@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -75,7 +76,7 @@ class Batch:
         coming.update((key, []) for key in keys)
         try:
             result = await self._problem() or await self._take()
-        except Exception as error:  # noqa: BLE001 said to whoever asked, and in the log
+        except Exception as error:
             log.exception("a batch of %d jobs could not be taken", len(self._jobs))
             result = Problem(status=500, code="error", title="the batch could not be taken", detail=str(error))
         waiting = [again for key in keys for again in coming.pop(key)]
@@ -132,12 +133,10 @@ class Batch:
             ended = self._shell.ends_of(name for each in part for name in each.spec.after)
             answer = loop.create_future()
             answers.append(answer)
-            self._shell.request(
-                lambda n, part=part, ended=ended, more=first + _SLICE < len(fresh): SubmittedBatch(
-                    request=n, owner=self._owner, submissions=part, more=more, ended=ended
-                ),
-                answer.set_result,
+            ask = partial(
+                SubmittedBatch, owner=self._owner, submissions=part, more=first + _SLICE < len(fresh), ended=ended
             )
+            self._shell.request(lambda n, ask=ask: ask(request=n), answer.set_result)
             self._shell.commit()
             await asyncio.sleep(0)
         names: list[str] = []

@@ -18,7 +18,7 @@ STEPS: dict[int, tuple[str, str, str]] = {
     7: ("exit written", "agent.exit-told", "the keeper has written how it ended, the agent has written nothing of it"),
     8: ("mid-delivery", "agent.mid-delivery", "the files that go back are sent, their list is not"),
     9: ("ended told", "agent.end-told", "its end is written by the agent and on its way"),
-    10: ("acked", "agent.acked", "the agent has heard that the control plane holds the whole stream"),
+    10: ("acked", "agent.forgotten", "the agent has heard that all of it is committed, and has let go of nothing yet"),
 }
 
 #: A command that ends by itself exits with this code: no kill may lose it.

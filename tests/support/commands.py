@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from gpulayer.protocol.types import AttemptView, CommandSpec, JobSpec, JobView
 from gpulayer.source import Limits, iter_pack, scan
 from tests.support.deployment import Deployment, Worker

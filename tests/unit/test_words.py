@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from gpulayer.protocol.types import Device, JobView, Outcome, Reason, Requirements, State
-from gpulayer.words import ago, device_name, duration, limit, ordinal, roughly, size, status_line
+from gpulayer.words import (
+    ago,
+    device_name,
+    duration,
+    failure,
+    limit,
+    near_words,
+    ordinal,
+    progress_of,
+    roughly,
+    size,
+    status_line,
+)
 
 GPUS = tuple(Device(uuid=f"u{n}", kind="cuda", index=n, name="RTX 4090") for n in (1, 2))
 
@@ -196,3 +208,33 @@ def test_twenty_machines_are_no_long_line() -> None:
 def test_a_long_error_is_one_short_line() -> None:
     view = job(State.FAILED, ended_at=1.0, outcome=Outcome(state=State.FAILED, error="E: " + "x" * 1000))
     assert len(status_line(view, 0.0)) < 300
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (Outcome(state=State.FAILED, exit_code=3), "exit code 3"),
+        (Outcome(state=State.FAILED, signal=9), "ended by SIGKILL"),
+        (Outcome(state=State.FAILED, signal=63), "ended by signal 63"),
+        (Outcome(state=State.FAILED, exit_code=3, problem="timed out after 1 s"), "timed out after 1 s"),
+        (Outcome(state=State.SUCCEEDED, exit_code=0), ""),
+    ],
+)
+def test_why_a_command_failed(outcome: Outcome, words: str) -> None:
+    assert failure(JobView(id="k3f9", state=outcome.state, outcome=outcome)) == words
+
+
+def test_how_far_an_array_is() -> None:
+    job = JobView(id="k3f9", state=State.RUNNING, tasks={"succeeded": 31, "running": 4, "failed": 1, "queued": 60})
+    assert progress_of(job) == "● 31 of 96 done · 4 running · 1 failed · 60 waiting"
+
+
+def test_what_was_held_back_is_not_called_impossible() -> None:
+    after = Reason(worker="", code="after", text="it was to run after a81c had succeeded")
+    assert status_line(JobView(id="k3f9", state=State.REJECTED, reasons=(after,)), 0.0) == "✗ not started · job k3f9"
+    assert status_line(JobView(id="k3f9", state=State.REJECTED), 0.0) == "✗ no eligible worker · job k3f9"
+
+
+def test_near_words() -> None:
+    assert near_words("k3f8", ["a81c", "k3f9"]) == " (did you mean k3f9?)"
+    assert near_words("zzzz", ["a81c", "k3f9"]) == ""

@@ -8,7 +8,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,12 +26,15 @@ from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.kernels import Kernel, Kernels
 from gpulayer_worker.layout import Layout
 from gpulayer_worker.opensessions import OpenSessions
+from gpulayer_worker.options import Options
 from gpulayer_worker.reports import Reports
 from gpulayer_worker.rooms import Rooms
 from gpulayer_worker.run.cell import CellRun
 from gpulayer_worker.run.command import CommandRun
 from gpulayer_worker.watch import FolderWatch
 from gpulayer_worker.workspace import Workspaces
+
+__all__ = ["REFUSED", "Agent", "Options", "boottime"]
 
 log = logging.getLogger("gpulayer.worker")
 
@@ -41,23 +43,6 @@ _ALONE_S = 120.0  # a local worker that holds nothing ends when its control plan
 REFUSED = 77  # the exit code that tells the keeper not to start another agent
 
 Run: TypeAlias = CellRun | CommandRun
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What an agent is started with."""
-
-    data: Path
-    name: str
-    slots: int
-    python: str
-    control_plane: Path | None = None  # its data folder, where that is on this machine
-    agent_argv: list[str] = field(default_factory=list[str])
-    local: bool = False
-    portable: bool = False
-    warm: int = 1
-    reserve_bytes: int = 1 << 30
-    cache_bytes: int | None = None  # of blobs that are kept; None: `gpulayer.source.cache.default_limit`
 
 
 def boottime() -> float:
@@ -202,7 +187,7 @@ class Agent:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            full = self._disk_low()
+            full = self.layout.disk_low(self.reserve_bytes)
             self.emit(link.Full(reason=full), link.Tick())
             for run in list(self._runs.values()):
                 run.tell_blocked()
@@ -213,16 +198,6 @@ class Agent:
             if alone and self.options.local and not self._link.busy:
                 log.warning("the control plane is gone and nothing is held: this local worker ends")
                 self.stop(0)
-
-    def _disk_low(self) -> str:
-        """That the disk is below its reserve, with the numbers; '' where it is not."""
-        free = shutil.disk_usage(self.options.data).free
-        if free >= self.reserve_bytes:
-            return ""
-        return (
-            f"disk below its reserve: {free / 1e9:.1f} GB free of {self.reserve_bytes / 1e9:.1f} GB wanted "
-            f"in {self.options.data}"
-        )
 
     # ---------------------------------------------------------------- the link's effects
 
@@ -271,6 +246,7 @@ class Agent:
                 self._act(effect)
 
     def _drop(self, name: str) -> None:
+        reach("agent.forgotten")
         run = self._runs.pop(name, None)
         if run is not None:
             run.close()
@@ -324,10 +300,11 @@ class Agent:
 
     def _trim(self, name: str, offset: int) -> None:
         held = self._link.held.get(name)
-        if held is None or (held.end is not None and offset >= held.end):
+        if held is None:  # it was let go of in the same moment
+            return
+        if held.end is not None and offset >= held.end:
             reach("agent.acked")
-        if held is not None:  # else it was let go of in the same moment
-            self._run_of(name).trim(offset)
+        self._run_of(name).trim(offset)
 
     # ---------------------------------------------------------------- runs
 
@@ -378,10 +355,16 @@ class Agent:
         problem = self.layout.trouble(error) if isinstance(error, OSError) else ours
         outcome = Outcome(state=State.FAILED, problem=problem)
         end = self._link.held[attempt].spool_end if attempt in self._link.held else 0
-        run = self._runs.get(attempt)
-        if isinstance(run, CommandRun) and run.running:
-            self.keeper.end(attempt)
-        self.emit(link.Ended(attempt=attempt, end=end, outcome=outcome), link.Gone(attempt=attempt))
+        ended = link.Ended(attempt=attempt, end=end, outcome=outcome, gone=True)
+        if isinstance(self._runs.get(attempt), CommandRun):
+            self._spawn(self._end_failed(ended))
+        else:
+            self.emit(ended)
+
+    async def _end_failed(self, ended: link.Ended) -> None:
+        """Nothing of a failed command is left when that is told."""
+        await self.keeper.kill(ended.attempt)
+        self.report(ended)
 
     # ---------------------------------------------------------------- sessions
 

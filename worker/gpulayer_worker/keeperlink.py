@@ -55,6 +55,7 @@ class _Run:
 
     listener: Listener
     job: dict[str, Any] | None
+    over: bool = False  # all was told; kept until its end is written down by us
 
 
 class KeeperLink:
@@ -147,13 +148,8 @@ class KeeperLink:
         self._to_drop.append(id)
         self._soon()
 
-    def end(self, id: str) -> None:
-        """End a program and let go of it: nobody wants to hear of it any more."""
-        self._runs.pop(id, None)
-        self._tell_keeper([{"op": "end", "ids": [id]}])
-
     def keep(self, ids: Iterable[str]) -> None:
-        """End and forget every program but these: nobody wants the others."""
+        """End and forget every program but these, which `run` or `look` are for: nobody wants the others."""
         self._tell_keeper([{"op": "keep", "ids": list(ids)}])
 
     def _soon(self) -> None:
@@ -182,8 +178,9 @@ class KeeperLink:
 
     def _ask_again(self) -> None:
         """Another keeper: it is told of everything that is not over, and of nothing else."""
-        self._to_run = [run.job for run in self._runs.values() if run.job is not None]
-        self._to_look = [id for id, run in self._runs.items() if run.job is None]
+        going_on = {id: run for id, run in self._runs.items() if not run.over}
+        self._to_run = [run.job for run in going_on.values() if run.job is not None]
+        self._to_look = [id for id, run in going_on.items() if run.job is None]
         self._to_drop = []
         self.keep(self._runs)
         self._flush()
@@ -198,11 +195,11 @@ class KeeperLink:
                         run.job = None
                         self._guarded(run.listener, lambda run=run, at=at: run.listener.on_started(at))
                 continue
-            id = event["id"]
-            run = self._runs.get(id)
-            if run is not None:
+            run = self._runs.get(event["id"])
+            if run is not None and not run.over:
                 run.job = None
-                self._guarded(run.listener, lambda id=id, run=run, event=event: self._told_one(id, run.listener, event))
+                run.over = event["event"] != "ended" or event["gone"]
+                self._guarded(run.listener, lambda run=run, event=event: self._told_one(run.listener, event))
 
     def _guarded(self, listener: Listener, tell: Callable[[], None]) -> None:
         """One listener's fault is its own."""
@@ -211,20 +208,15 @@ class KeeperLink:
         except Exception as error:  # noqa: BLE001 - it says what becomes of it
             listener.on_fault(error)
 
-    def _told_one(self, id: str, listener: Listener, event: dict[str, Any]) -> None:
+    def _told_one(self, listener: Listener, event: dict[str, Any]) -> None:
         match event["event"]:
             case "ended":
-                if event["gone"]:
-                    del self._runs[id]
                 listener.on_ended(ExitRecord.from_json(event), gone=event["gone"])
             case "cleared":
-                del self._runs[id]
                 listener.on_cleared()
             case "unstarted":
-                del self._runs[id]
                 listener.on_unstarted(event["step"], event["errno"])
             case _:
-                del self._runs[id]
                 listener.on_unknown()
 
     # ---------------------------------------------------------------- groups one by one

@@ -119,6 +119,13 @@ class Layout:
             return f"no room is left on the worker's disk, in {self.data}: make room there, then run it again"
         return str(error)
 
+    def disk_low(self, reserve_bytes: int) -> str:
+        """That the disk is below its reserve, with the numbers; '' where it is not. Raises OSError."""
+        free = shutil.disk_usage(self.data).free
+        if free >= reserve_bytes:
+            return ""
+        return f"disk below its reserve: {free / 1e9:.1f} GB free of {reserve_bytes / 1e9:.1f} GB wanted in {self.data}"
+
     # ---------------------------------------------------------------- identity
 
     def worker_id(self) -> str:

@@ -99,7 +99,7 @@ class Fleet:
                     self._known.pop(gone, None)
             for line in filter(None, news):
                 _say(f"{line} · {self._count()}")
-            if any(news) or self._expired():
+            if any(news) or self._expired() or isinstance(message, All):
                 await self._next_line(endpoint)
 
     def _news(self, worker: WorkerView) -> str:

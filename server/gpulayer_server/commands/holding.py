@@ -97,8 +97,8 @@ class Holding:
         if idle:
             await asyncio.to_thread(_end_all, self._workers)
             return "ended; `gpulayer up` listens at the same address again, and joined machines come back by themselves"
-        jobs = f"{live} job{'s go' if live != 1 else ' goes'} on" if live else "sessions stay"
-        return f"ended; {jobs} at their workers, also on this machine: `gpulayer up` again shows them, nothing is lost"
+        stays = f"{live} job{'s go' if live != 1 else ' goes'} on" if live else "sessions stay"
+        return f"ended; {stays}, on this machine too: `gpulayer up` again is back with them, and nothing is lost"
 
     async def _hold(self, folder: DataFolder, listen: Listen | None) -> None:
         service = Service(folder, listen=listen)

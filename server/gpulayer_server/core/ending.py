@@ -37,6 +37,7 @@ def reject(plane: Plane, task: Task, reasons: tuple[Reason, ...], problem: str, 
 def _job_over(plane: Plane, job: Job, now: float, out: Effects) -> None:
     """All of its tasks have ended: those that wait for it run, or never will."""
     job.state, job.ended_at = job.whole, now
+    plane.ended += 1
     out.put(JobEnd(id=job.id, n=job.n, state=job.state, ended_at=now))
     for name in plane.awaited.pop(job.id, ()):
         waiting = plane.jobs.get(name)

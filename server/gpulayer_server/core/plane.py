@@ -44,6 +44,8 @@ class Plane:
         self.keys: dict[JobKey, str] = {}
         self.done: dict[str, tuple[int, Job]] = {}  # jobs that are over, until the store surely answers for them
         self.awaited: dict[str, list[str]] = {}  # by job: those that are to run once it has succeeded
+        self.named: dict[str, int] = {}  # jobs that live ones are to run after, and by how many
+        self.ended = 0  # jobs that ended and are kept
         self.look_for_room = False  # something may be placed that was not before
         self.queue = Queue()
         self.last_job_n = 0
@@ -79,24 +81,31 @@ class Plane:
         match event:
             case WorkerSaid():
                 attempts.said(self, event, now, out)
-            case Submitted():
-                jobs.submit(self, event, now, out)
-            case SubmittedBatch():
-                jobs.submit_batch(self, event, now, out)
+            case Submitted() | SubmittedBatch() | CancelWanted() | ReleaseWanted():
+                self._asked(event, now, out)
             case Tick():
                 fleet.tick(self, now, out)
             case WorkerConnected():
                 fleet.connected(self, event, now, out)
             case WorkerGone():
                 fleet.gone(self, event.conn, now, out)
-            case CancelWanted():
-                jobs.cancel(self, event, now, out)
-            case ReleaseWanted():
-                sessions.release(self, event, out)
             case LocalWorkerExpected():
                 self.local_expected_until = event.until
             case ShutdownWanted():
                 fleet.shutdown_local(self, event.reason, out)
+
+    def _asked(
+        self, event: Submitted | SubmittedBatch | CancelWanted | ReleaseWanted, now: float, out: Effects
+    ) -> None:
+        match event:
+            case Submitted():
+                jobs.submit(self, event, now, out)
+            case SubmittedBatch():
+                jobs.submit_batch(self, event, now, out)
+            case CancelWanted():
+                jobs.cancel(self, event, now, out)
+            case ReleaseWanted():
+                sessions.release(self, event, out)
 
     def new_name(self, prefix: str) -> str:
         """A name that no other epoch gives."""
@@ -107,6 +116,8 @@ class Plane:
         """A job that lives, with all of its tasks."""
         job.count()
         self.jobs[job.id] = job
+        for name in job.spec.after:
+            self.named[name] = self.named.get(name, 0) + 1
         for task in job.tasks:
             if not task.done:
                 self.tasks[task.id] = task
@@ -165,6 +176,10 @@ class Plane:
         """Drop jobs that this event completed from memory: history is the store's."""
         for job in self._over:
             del self.jobs[job.id]
+            for name in job.spec.after:
+                self.named[name] -= 1
+                if not self.named[name]:
+                    del self.named[name]
             self.done[job.id] = (self.ticks, job)
         self._over.clear()
 
@@ -181,6 +196,7 @@ class Plane:
     def _restore(self, snapshot: Snapshot, now: float) -> None:
         """Take the store's rows. Every worker is out of touch until it says hello; every lease starts anew."""
         self.last_job_n = snapshot.last_job_n
+        self.ended = snapshot.ended
         self.ended_sessions = snapshot.ended_sessions
         # The process before this one may have died between the commit and the mark.
         self._marks = [(attempt, "it was lost") for attempt in snapshot.lost]

@@ -267,6 +267,7 @@ class Snapshot:
     lost: list[str] = field(default_factory=list[str])  # attempts whose streams end with a mark, of any age
     workers: list[Worker] = field(default_factory=list[Worker])
     last_job_n: int = 0
+    ended: int = 0  # jobs that have ended
 
 
 @dataclass(frozen=True, kw_only=True)

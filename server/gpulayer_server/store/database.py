@@ -148,7 +148,7 @@ class Store:
 
     def load(self) -> Snapshot:
         """Everything live."""
-        snapshot = Snapshot(last_job_n=self._all("last_job_n")[0][0])
+        snapshot = Snapshot(last_job_n=self._all("last_job_n")[0][0], ended=self._all("ended_count")[0][0])
         snapshot.workers = [rows.worker(row) for row in self._all("workers")]
         snapshot.sessions = [rows.session(row) for row in self._all("open_sessions")]
         ended = reversed(self._all("ended_sessions", ENDED_SESSIONS))  # oldest first, as they came
@@ -209,6 +209,14 @@ class Store:
         whole = whole_of(tally)
         ((*first,),) = self._all("first_task_in_state", job.n, whole.value)
         return Stored(job, rows.task(tuple(first)), whole, tally)
+
+    def oldest_ended(self, limit: int) -> list[tuple[int, str, float]]:
+        """Number, id and end of the jobs that ended first."""
+        return self._all("oldest_ended", limit)
+
+    def attempt_names(self, n: int) -> list[str]:
+        """The attempts of the job of a number."""
+        return [name for (name,) in self._all("attempt_names", n)]
 
     def first_tasks(self, name: str) -> list[Task]:
         """A job's first task; none where the job is not there."""

@@ -115,15 +115,11 @@ class Groups:
     def keep(self, ids: list[str]) -> None:
         """End and forget every group that was started by the batch, but these."""
         wanted = set(ids)
-        self.end([group.id for group in self._by_id.values() if group.batched and group.id not in wanted])
-
-    def end(self, ids: list[str]) -> None:
-        """End and forget groups that were started by the batch."""
-        for id in ids:
-            group = self._by_id.get(id)
-            if group is not None and group.batched and group.state != "gone":
+        others = [group for group in self._by_id.values() if group.batched and group.id not in wanted]
+        for group in others:
+            if group.state != "gone":
                 self._kill(group)
-        self.drop(ids)
+        self.drop([group.id for group in others])
 
     def _forget_dropped(self, group: Group) -> None:
         if group.dropped and group.state == "gone":

@@ -27,7 +27,7 @@ class RequestError(Exception):
 class Requests:
     """Carries requests out: `handle(request, reply)` replies exactly once, now or later.
 
-    To `run`, `look`, `keep`, `end` and `drop`, which are about any number of groups, events are the answer.
+    To `run`, `look`, `keep` and `drop`, which are about any number of groups, events are the answer.
     """
 
     def __init__(self, groups: Groups, agent: Agent, containment: str) -> None:
@@ -39,7 +39,6 @@ class Requests:
             "run": self._run,
             "look": lambda request, _: self._groups.look(_ids(request)),
             "keep": lambda request, _: self._groups.keep(_ids(request)),
-            "end": lambda request, _: self._groups.end(_ids(request)),
             "drop": lambda request, _: self._groups.drop(_ids(request)),
             "signal": self._signal,
             "kill": lambda request, reply: self._groups.kill(_id(request), reply),

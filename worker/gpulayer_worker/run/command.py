@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import CommandSpec, Outcome, State
+from gpulayer.source import SourceError
 from gpulayer_worker import link
 from gpulayer_worker.environ import for_devices
 from gpulayer_worker.keeper.client import ExitRecord, KeeperError
@@ -179,6 +180,8 @@ class CommandRun:
             self._check_wish()
         except Over as over:
             self._end(over.outcome)
+        except SourceError as error:
+            self._end(Outcome(state=State.FAILED, problem=str(error)))
         except OSError as error:
             self._end(Outcome(state=State.FAILED, problem=self._services.layout.trouble(error)))
         else:

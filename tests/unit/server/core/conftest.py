@@ -151,12 +151,18 @@ class World:
         return self.ask(spec, key, owner=owner, payload=payload)
 
     def ask(
-        self, spec: JobSpec, key: str = "", *, owner: str = "ann", payload: str = "p", ended: dict[str, State] = {}
+        self,
+        spec: JobSpec,
+        key: str = "",
+        *,
+        owner: str = "ann",
+        payload: str = "p",
+        ended: dict[str, State] | None = None,
     ) -> Any:
         """A new job's view, or the problem."""
         self._requests += 1
         submission = Submission(key=key or f"key{self._requests}", payload_hash=payload, spec=spec)
-        self.do(Submitted(request=self._requests, owner=owner, submission=submission, ended=ended))
+        self.do(Submitted(request=self._requests, owner=owner, submission=submission, ended=ended or {}))
         return self._reply()
 
     def cancel(self, job: str, *, give_up: bool = False) -> Any:

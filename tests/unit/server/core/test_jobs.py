@@ -49,8 +49,8 @@ def test_a_key_finds_a_job_that_just_ended(world):
 
 def test_a_submission_commits_job_and_task_and_names_the_change(world):
     job = world.submit().id
-    kinds = sorted(kind for kind, _ in world.out.rows)
-    assert kinds == ["Job", "Task"]  # rejected at once: no worker could take it
+    kinds = sorted(type(row).__name__ for row in world.out.rows.values())
+    assert kinds == ["Job", "JobEnd", "Task"]  # rejected at once: no worker could take it
     assert world.out.changed == {job}
 
 

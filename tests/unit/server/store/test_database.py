@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpulayer.protocol.types import CellSpec, Inventory, JobSpec, Outcome, State
-from gpulayer_server.core.state import ENDED_SESSIONS, Attempt, Job, Session, Task, Worker
+from gpulayer.protocol.types import TERMINAL, CellSpec, Inventory, JobSpec, Outcome, State
+from gpulayer_server.core.state import ENDED_SESSIONS, Attempt, Job, JobEnd, Session, Task, Worker
 from gpulayer_server.store.database import STATEMENTS, Store, StoreError
 from gpulayer_server.store.rows import encode
 
@@ -35,7 +36,8 @@ def a_job(n: int = 1, owner: str = "ana") -> Job:
 
 
 def a_task(job: Job, state: State = State.QUEUED, attempt: Attempt | None = None) -> Task:
-    return Task(id=f"{job.id}/0", job=job.id, n=job.n, index=0, state=state, attempt=attempt, attempts=1 if attempt else 0)
+    attempts = 1 if attempt else 0
+    return Task(id=f"{job.id}/0", job=job.id, n=job.n, index=0, state=state, attempt=attempt, attempts=attempts)
 
 
 def an_attempt(job: Job, *, released: bool = False, **more: object) -> Attempt:
@@ -69,7 +71,7 @@ def test_what_was_committed_is_loaded_by_the_next_process(store: Store, path: Pa
     again = Store(path)
     snapshot = again.load()
     again.close()
-    assert snapshot.jobs == [Job(**{**job.__dict__, "tasks": [task]})]
+    assert snapshot.jobs == [replace(job, tasks=[task])]
     assert snapshot.attempts == [attempt]
     assert snapshot.jobs[0].tasks[0].attempt is snapshot.attempts[0]  # one record, not two
     assert snapshot.sessions == [a_session("s")]
@@ -84,6 +86,8 @@ def test_only_what_lives_is_loaded(store: Store) -> None:
         job = a_job(n)
         attempt = an_attempt(job, released=released)
         put(store, job, attempt, a_task(job, state, attempt))
+        if state in TERMINAL:
+            put(store, JobEnd(id=job.id, n=n, state=state, ended_at=9.0))
     put(store, a_session("open"), a_session("over", closed=True))
     snapshot = store.load()
     assert [job.id for job in snapshot.jobs] == ["job2", "job3", "job4"]  # job2 may have processes still
@@ -108,7 +112,7 @@ def test_two_jobs_never_share_a_key_or_a_place_in_the_queue(store: Store) -> Non
     put(store, a_job(1))
     for twin in ({"id": "twin", "n": 2}, {"id": "twin", "key": "another"}):
         with pytest.raises(StoreError, match="UNIQUE"):
-            put(store, Job(**{**a_job(1).__dict__, **twin}))
+            put(store, replace(a_job(1), **twin))
     assert store.job("twin") is None
 
 
@@ -158,7 +162,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(store: Store) -> None:
     pages = store._write.execute("PRAGMA page_count").fetchone()[0]
     store._write.execute(f"PRAGMA max_page_count = {pages}")
     big = a_job()
-    big = Job(**{**big.__dict__, "spec": JobSpec(cell=CellSpec(code="x" * 1_000_000))})
+    big = replace(big, spec=JobSpec(cell=CellSpec(code="x" * 1_000_000)))
     with pytest.raises(StoreError, match="full"):
         put(store, big, a_task(big))
     assert store.job("job1") is None

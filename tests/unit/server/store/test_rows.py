@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulayer.protocol.types import CellSpec, Device, Inventory, JobSpec, Outcome, Reason, Requirements, State
-from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from gpulayer_server.core.state import Attempt, Job, JobEnd, Session, Task, Worker
 from gpulayer_server.store import rows
 from gpulayer_server.store.database import STATEMENTS
 
@@ -38,25 +38,13 @@ specs = st.builds(
     retries=st.integers(0, 3),
 )
 
-tasks = st.builds(
-    Task,
-    id=names,
-    job=names,
-    index=st.integers(0, 1 << 40),
-    state=st.sampled_from(State),
-    cancel_wanted=st.booleans(),
-    attempt=st.none(),
-    attempts=st.integers(0, 9),
-    lost=st.integers(0, 9),
-    reasons=reasons.map(tuple),
-    outcome=st.none() | outcomes,
-    ended_at=maybe_times,
-    notes=st.lists(names, max_size=2).map(tuple),
-)
+numbers = st.integers(0, 1 << 40)
 attempts = st.builds(
-    Attempt,
+    lambda job, index, **more: Attempt(task=f"{job}/{index}", index=index, **more),
+    job=names,
+    index=numbers,
     id=names,
-    task=names,
+    n=numbers,
     number=st.integers(1, 9),
     worker=names,
     session=st.none() | names,
@@ -67,11 +55,28 @@ attempts = st.builds(
     end_offset=st.none() | st.integers(0, 1 << 60),
     over=st.booleans(),
     released=st.booleans(),
+    problem=names,
+)
+tasks = st.builds(
+    lambda job, index, **more: Task(id=f"{job}/{index}", job=job, index=index, **more),
+    job=names,
+    n=numbers,
+    index=numbers,
+    state=st.sampled_from(State),
+    cancel_wanted=st.booleans(),
+    attempt=st.none(),
+    attempts=st.integers(0, 9),
+    lost=st.integers(0, 9),
+    reasons=reasons.map(tuple),
+    outcome=st.none() | outcomes,
+    ended_at=maybe_times,
+    notes=st.lists(names, max_size=2).map(tuple),
 )
 jobs = st.builds(
     Job, id=names, n=st.integers(1, 1 << 40), owner=names, key=names, payload_hash=names, spec=specs,
     submitted_at=times, tasks=st.just([]),
 )  # fmt: skip
+ends = st.builds(JobEnd, id=names, n=numbers, state=st.sampled_from(State), ended_at=times)
 sessions = st.builds(
     Session, id=names, name=names, owner=names, worker=names, devices=devices, opened_at=times, idle_timeout_s=times,
     running=st.none(), idle_since=st.none(), used=st.booleans(), closing=st.booleans(), closed=st.booleans(),
@@ -90,17 +95,23 @@ workers = st.builds(
 
 @given(tasks)
 def test_a_task_comes_back(record: Task) -> None:
-    assert rows.task(rows.encode(record)[1]) == (record, None)
+    n, *values = rows.encode(record)[1]
+    assert rows.task((record.job, n, *values)) == record
 
 
 @given(attempts)
 def test_an_attempt_comes_back(record: Attempt) -> None:
-    assert rows.attempt(rows.encode(record)[1]) == record
+    n, index, number, name, *values = rows.encode(record)[1]
+    job = record.task.rpartition("/")[0]
+    assert rows.attempt((job, n, index, name, number, *values)) == record
 
 
-@given(jobs)
-def test_a_job_comes_back(record: Job) -> None:
-    assert rows.job(rows.encode(record)[1][:-1]) == record
+@given(jobs, st.none() | st.sampled_from(State), maybe_times)
+def test_a_job_comes_back_with_its_end(record: Job, state: State | None, ended_at: float | None) -> None:
+    n, name, *values, spoken_name = rows.encode(record)[1]
+    record.state, record.ended_at = state, ended_at
+    assert rows.job((n, name, *values, state.value if state else None, ended_at)) == record
+    assert spoken_name == record.spec.name
 
 
 @given(sessions)
@@ -114,12 +125,20 @@ def test_a_worker_comes_back(record: Worker) -> None:
 
 
 @given(tasks, attempts)
-def test_a_task_names_its_attempt(task: Task, attempt: Attempt) -> None:
-    task.attempt = attempt
-    assert rows.task(rows.encode(task)[1])[1] == attempt.id
+def test_a_task_comes_back_with_its_attempt(task: Task, attempt: Attempt) -> None:
+    attempt.task, attempt.n, attempt.index = task.id, task.n, task.index
+    n, *values = rows.encode(task)[1]
+    _, _, number, name, *more = rows.encode(attempt)[1]
+    assert rows.task((task.job, n, *values, name, number, *more)).attempt == attempt
 
 
-@pytest.mark.parametrize("kind", [tasks, attempts, jobs, sessions, workers])
+def test_a_new_job_brings_its_labels() -> None:
+    spec = JobSpec(cell=CellSpec(code="1"), labels={"sweep": "lr", "seed": "1"})
+    job = Job(id="j", n=7, owner="ana", key="k", payload_hash="h", spec=spec, submitted_at=1.0)
+    assert rows.encoded([job]) == [rows.encode(job), ("put_label", ("sweep=lr", 7)), ("put_label", ("seed=1", 7))]
+
+
+@pytest.mark.parametrize("kind", [tasks, attempts, jobs, ends, sessions, workers])
 @given(data=st.data())
 def test_a_row_fits_its_statement(kind: st.SearchStrategy[Any], data: st.DataObject) -> None:
     name, values = rows.encode(data.draw(kind))

@@ -46,7 +46,7 @@ def ask(request: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, Any]]]
     [
         ({"op": None}, "unknown operation None"),
         ({"op": ["spawn"]}, "unknown operation"),
-        ({"op": "dance"}, "there are spawn, run, look, keep, end, drop, signal, kill, list, forget, leaving, ping"),
+        ({"op": "dance"}, "there are spawn, run, look, keep, drop, signal, kill, list, forget, leaving, ping"),
         ({"id": "a/b"}, "id 'a/b'"),
         ({"id": None}, "id None"),
         ({"argv": "true"}, "argv"),
