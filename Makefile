@@ -11,7 +11,7 @@ PANEL_SOURCE := $(shell find labextension/src labextension/style -type f) labext
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo      install, then run notebooks/quickstart.ipynb headless on two workers"
+	@echo "make demo      install, then run notebooks/quickstart.ipynb headless on two workers, and commands in a terminal"
 	@echo "make lab       JupyterLab with the panel and a worker on this machine, ready to type in"
 	@echo "make test      everything the tests need, then the tests; prints the seconds of each part"
 	@echo "make test-all  the same with every combination"
@@ -46,6 +46,7 @@ setup: $(VENV)/.ready $(OLD)/.ready .node-tools/.ready
 
 demo: $(VENV)/.ready
 	$(BIN)/python notebooks/run.py notebooks/quickstart.ipynb
+	$(BIN)/python examples/demo.py
 
 lab: $(VENV)/.ready
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/quickstart.ipynb

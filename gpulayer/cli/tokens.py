@@ -103,7 +103,7 @@ def list_tokens(
     """The tokens that were given out; what they are, nobody can show."""
     with common.open_client() as client:
         tokens = client.ask(asks.tokens())
-    shown = [token for token in tokens if every or token.state in ("", "active")]
+    shown = [token for token in tokens if every or token.state == "live"]
     if json:
         print_json(shown)
     elif shown:
@@ -135,7 +135,7 @@ def _row(token: TokenView, now: float) -> Row:
             token.id,
             token.name or token.used_by or "–",
             token.role,
-            token.state or "active",
+            token.state,
             ago(now - token.created_at),
             ends + (", one use" if token.single_use else ""),
             used,

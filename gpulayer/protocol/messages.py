@@ -161,6 +161,7 @@ class Assign(Struct, frozen=True, kw_only=True, tag="assign"):
     devices: tuple[Device, ...] = ()
     session: str | None = None  # id of the session that it runs in
     index: int = 0  # of the task in its job
+    in_array: bool = False  # the job has a task for each of its indices
     leased: bool = False  # to be ended by the worker itself when the control plane is out of reach
 
 

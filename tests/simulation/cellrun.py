@@ -1,4 +1,4 @@
-"""One attempt on a worker, with the steps and the order of `gpulayer_worker.run.cell.CellRun`."""
+"""One attempt on a worker, with the steps and the order of `gpulayer_worker.run.cell.CellRun` and `CommandRun`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
 
 LATE = "heard when it was over"  # of an event that must not count
+_YOUNG_S = 0.1
 _DEATH = ExitRecord(pid=1, start_time=1, boot_id="", signal=9, started_at=0.0, ended_at=0.0)
 
 
@@ -26,6 +27,7 @@ class CellRun:
         self.agent = agent
         self.assign = assign
         self.name = assign.attempt
+        self._command = assign.spec.command is not None
         self._kernel: Kernel | None = None
         self._running = False
         self._began = False
@@ -130,7 +132,9 @@ class CellRun:
             self._died()
             return
         kernel.died.append(self._died)
-        kernel.execute(self.name, self.assign.spec)
+        kernel.execute(self.name, self.assign.index, self.assign.spec)
+        if self._command:
+            self.agent.after(_YOUNG_S, self._tell_begin)
         if self._wish:
             self._carry_out_wish(5.0 if self._wish == "cancel" else 0.0)
 
@@ -144,11 +148,11 @@ class CellRun:
             return
         self._seen = end
         events: list[link.Event] = []
-        if not self._began:
+        if not self._began and not self._command:
             self._began = True
             events.append(link.Began(attempt=self.name))
         events.append(link.SpoolGrew(attempt=self.name, end=end))
-        if spool.reply is not None:
+        if spool.reply is not None and not self._command:
             outcome = from_reply(spool.reply, wish=self._wish, problem=self._problem)
             self._ended = True
             events.append(link.Ended(attempt=self.name, end=end, outcome=outcome))
@@ -165,17 +169,34 @@ class CellRun:
         killed_for = self._kernel.killed_for if self._kernel is not None else ""
         if killed_for not in ("", self.name):
             raise Violation(f"{self.name} ends with the kernel that was killed to end {killed_for}")
-        if not self._ended:
+        if self._ended:
+            return
+        reply = self.agent.machine.spools[self.name].reply
+        if self._command and reply is not None:
+            self._end(from_reply(reply, wish=self._wish, problem=self._problem))
+        else:
             self._end(from_death(_DEATH, "", wish=self._wish, problem=self._problem))
+
+    def _tell_begin(self) -> None:
+        """A command is no longer young: of a smaller one only the end is told."""
+        if not self._began and not self._ended:
+            self._began = True
+            self.agent.emit(link.Began(attempt=self.name))
 
     def _end(self, outcome: Outcome) -> None:
         self._ended = True
         spool = self.agent.machine.spools.get(self.name)
         end = len(spool.data) if spool is not None else 0
+        began = self._command and self.name in self.agent.machine.truth.programs  # its keeper knows
+        gone = self._command and self.agent.sim.random.random() < 0.7
+        if gone and self._kernel is not None:
+            self._kernel.die()
         self.agent.emit(
-            link.SpoolGrew(attempt=self.name, end=end), link.Ended(attempt=self.name, end=end, outcome=outcome)
+            link.SpoolGrew(attempt=self.name, end=end),
+            link.Ended(attempt=self.name, end=end, outcome=outcome, began=began, gone=gone),
         )
-        self._clean_up()
+        if not gone:
+            self._clean_up()
 
     def _end_again(self, end: int) -> None:
         """Its process's end is noticed after the cell's own: what ended it stands."""

@@ -158,7 +158,8 @@ class Chaos:
         return self.random.choice(list(client.wanted)) if client.wanted else None
 
     def _submit(self, n: int) -> None:
-        self._client().submit(f"key{n}", self.world.plan.jobs.draw(self.random))
+        client = self._client()
+        client.submit(f"key{n}", self.world.plan.jobs.draw(self.random, client.names()))
 
     def _cancel(self) -> None:
         client = self._client()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Problem, Requirements, State
+from gpulayer.protocol.types import CellSpec, CommandSpec, JobSpec, JobView, Problem, Requirements, State
 from gpulayer_server.core.events import CancelWanted, Event, ReleaseWanted
 from gpulayer_server.http.client_socket import submit
 from tests.simulation.controlplane import ControlPlane, Reply
@@ -43,6 +43,10 @@ class Client(Process):
         """Want a job, and ask until it is there."""
         self.wanted[key] = Wanted(key=key, spec=spec)
         self.ask(key)
+
+    def names(self) -> list[str]:
+        """The jobs that it knows of."""
+        return [wanted.job for wanted in self.wanted.values() if wanted.job is not None]
 
     def ask(self, key: str) -> None:
         """Ask once more, with the same key."""
@@ -131,7 +135,7 @@ class Client(Process):
     def unreachable(self) -> list[str]:
         """The keys of jobs that are told to be out of reach."""
         views = self.truth.views
-        lost = {name for name, view in views.items() if view.state is State.UNREACHABLE}
+        lost = {view.id for view in views.values() if view.state is State.UNREACHABLE}
         return [key for key, each in self.wanted.items() if each.job in lost]
 
 
@@ -144,9 +148,24 @@ def spec(
     devices: int = 0,
     worker: str | None = None,
     idle_timeout_s: float = 1800.0,
+    command: bool = False,
+    quiet: bool = False,
+    array: tuple[tuple[int, int], ...] = (),
+    after: tuple[str, ...] = (),
+    priority: int = 0,
 ) -> JobSpec:
-    """A job whose program runs for about so many seconds."""
-    code = f"{seconds} die" if dies else f"{seconds}"
+    """A job whose program runs for about so many seconds. `quiet`: a command that writes nothing."""
+    words = (f"{seconds}", *(["die"] if dies else []), *(["quiet"] if quiet else []))
+    code = " ".join(words)
+    if command:
+        return JobSpec(
+            command=CommandSpec(argv=words),
+            requirements=Requirements(accelerator="cuda" if devices else None, devices=devices, worker=worker),
+            retries=retries,
+            array=array,
+            after=after,
+            priority=priority,
+        )
     return JobSpec(
         cell=CellSpec(code=code, session=session, idle_timeout_s=idle_timeout_s),
         requirements=Requirements(accelerator="cuda" if devices else None, devices=devices, worker=worker),

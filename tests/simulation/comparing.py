@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,16 @@ def _tasks(plane: Plane) -> Iterator[str]:
     for job in plane.jobs.values():
         if all(task.done for task in job.tasks):
             yield f"the plane remembers job {job.id}, which is done"
+        if job.undone != sum(not task.done for task in job.tasks):
+            yield f"job {job.id} counts {job.undone} tasks that are not done: {job.tasks}"
+        if job.many and {state: n for state, n in job.tally.items() if n} != Counter(t.state for t in job.tasks):
+            yield f"job {job.id} counts {job.tally}: {job.tasks}"
+        if any((task.id in plane.tasks) == task.done for task in job.tasks):
+            yield f"job {job.id}: the plane remembers other tasks than those that are not done"
+        if job.over != (job.state is not None):
+            yield f"job {job.id} has ended as {job.state}: {job.tasks}"
+        if job.waits_for and any(task.state is not State.QUEUED and not task.terminal for task in job.tasks):
+            yield f"job {job.id} waits for {job.waits_for}, and runs"
     for task in plane.tasks.values():
         waits = plane.jobs[task.job].waits_for
         if (task.state is State.QUEUED and not waits) != (task.id in plane.queue):
@@ -102,6 +113,7 @@ def differences(one: Plane, other: Plane) -> str:
 def _known(plane: Plane) -> dict[str, Any]:
     """What a plane knows, without what ends with its process."""
     known: dict[str, Any] = {"last job": plane.last_job_n, "queue": list(plane.queue)}
+    known["ended"], known["named"] = plane.ended, plane.named
     known["keys"] = {key: name for key, name in plane.keys.items() if name not in plane.done}
     known["ended sessions"] = dict(plane.ended_sessions)
     for job in plane.jobs.values():
@@ -123,11 +135,20 @@ def _job(job: Job) -> tuple[Any, ...]:
         )
         for task in job.tasks
     ]
-    return (job.n, job.owner, job.key, job.payload_hash, job.spec, job.submitted_at, tasks)
+    return (job.n, job.owner, job.key, job.payload_hash, job.spec, job.submitted_at, job.state, job.waits_for, tasks)
 
 
 def _attempt(attempt: Attempt) -> tuple[Any, ...]:
-    head = (attempt.task, attempt.number, attempt.worker, attempt.session, attempt.devices)
+    head = (
+        attempt.task,
+        attempt.n,
+        attempt.index,
+        attempt.problem,
+        attempt.number,
+        attempt.worker,
+        attempt.session,
+        attempt.devices,
+    )
     times = (attempt.assigned_at, attempt.started_at, attempt.ended_at)
     return (*head, *times, attempt.end_offset, attempt.over, attempt.released)
 

@@ -37,11 +37,11 @@ from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Job, JobKey, Settings
 from gpulayer_server.core.views import job_view, stored_view
 from gpulayer_server.store.database import Store, StoreError
-from gpulayer_server.store.rows import Op, encode
+from gpulayer_server.store.rows import Op, encoded
 from gpulayer_server.store.streams import StreamGap, Streams
 from tests.simulation.network import End, Network
 from tests.simulation.simulator import Host, Process, Violation
-from tests.simulation.truth import Truth
+from tests.simulation.truth import Truth, keys
 
 Reply = Callable[[JobView | Problem | None], None]
 
@@ -51,11 +51,11 @@ BROKEN: list[Op] = [("put_task", ())]  # a unit that SQLite refuses
 
 
 class Unit:
-    """One event's effects, and the views of the jobs that it changed, as they were then."""
+    """One event's effects, and the views of the jobs and tasks that it changed, as they were then."""
 
     __slots__ = ("commits", "effects", "views")
 
-    def __init__(self, effects: Effects, commits: bool, views: list[JobView]):
+    def __init__(self, effects: Effects, commits: bool, views: list[tuple[str, JobView]]):
         self.effects = effects
         self.commits = commits
         self.views = views
@@ -139,12 +139,21 @@ class ServerSocket:
 class ControlPlane(Process):
     """One process after the other on one host; the store and the streams' files outlive them."""
 
-    def __init__(self, host: Host, network: Network, truth: Truth, folder: Path, *, settings: Settings | None = None):
+    def __init__(
+        self,
+        host: Host,
+        network: Network,
+        truth: Truth,
+        folder: Path,
+        store: Store,
+        *,
+        settings: Settings | None = None,
+    ):
         super().__init__(host)
         self.network = network
         self.truth = truth
         self.settings = settings or Settings()
-        self.store = Store(None)
+        self.store = store
         self.folder = folder
         self.up = False
         self.commit_s = 0.01  # a commit's time, at most
@@ -225,11 +234,11 @@ class ControlPlane(Process):
         effects = self.plane.handle(event, self.host.clock())
         anew_at = max(self.started_at, self.host.rested_at)
         self.truth.check_decisions(self.plane, event, effects, self.host.clock(), anew_at=anew_at)
-        ops = [encode(row) for row in effects.rows.values()]
-        views: list[JobView] = []
+        ops = encoded(effects.rows.values())
+        views: list[tuple[str, JobView]] = []
         if effects.jobs:
             names = {worker.id: worker.name for worker in self.plane.workers.values()}
-            views = [stored_view(job, names) for job in effects.jobs.values()]
+            views = [(key, stored_view(job, names, index)) for job in effects.jobs.values() for key, index in keys(job)]
         unit = Unit(effects, bool(ops), views)
         if not ops and not self.outbox:
             self._release(unit)
@@ -378,8 +387,8 @@ class ControlPlane(Process):
             if isinstance(answer, tuple):
                 raise Violation(f"nobody submitted a batch, and {answer} answers one")
             self._requests.pop(request)(answer)
-        for view in unit.views:
-            self.truth.told(view)
+        for key, view in unit.views:
+            self.truth.told(key, view)
         if not self.outbox:
             self.truth.compare_with_store(unit.views, self.store)
 

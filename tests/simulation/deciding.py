@@ -134,7 +134,11 @@ def _cancelled(plane: Plane, event: CancelWanted, effects: Effects) -> Iterator[
         if event.give_up and task.state is State.UNREACHABLE:
             yield f"{task.id} is given up, and still {task.state.value}"
         if task.state in (State.ASSIGNED, State.RUNNING) and task.attempt is not None:
-            told = [conn for conn, message in effects.sends if isinstance(message, CancelAttempt)]
+            told = [
+                conn
+                for conn, message in effects.sends
+                if isinstance(message, CancelAttempt) and message.attempt == task.attempt.id
+            ]
             conn = plane.workers[task.attempt.worker].conn
             if told != ([conn] if conn is not None else []):
                 yield f"{task.id} is cancelled, connection {conn} should hear of it, {told} do"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.records import BoundaryScanner, Kind, RecordError, Splitter, decode_json
-from gpulayer.protocol.types import JobView, State
-from gpulayer_server.core.state import Job, SessionKey
+from gpulayer.protocol.types import TERMINAL, JobView, State
+from gpulayer_server.core.state import Job, SessionKey, Task
 from gpulayer_server.core.views import stored_view
 from tests.simulation.cellrun import LATE
 from tests.simulation.simulator import Violation
@@ -34,13 +34,15 @@ def _unanswered(world: World) -> Iterator[str]:
 def _unfinished_jobs(world: World) -> Iterator[str]:
     plane = world.control_plane.plane
     dead = {f"id-{machine.name}" for machine in world.machines if machine.dead}
-    for job in plane.jobs.values():
-        task = job.tasks[0]
+    for task in plane.tasks.values():
+        job = plane.jobs[task.job]
+        if job.waits_for and any(name in plane.jobs for name in job.waits_for):
+            continue  # that one is told of
         session = plane.session_of.get(job.session_key) if job.session_key else None
         stuck_in_session = session is not None and session.worker in dead and task.state is State.QUEUED
         on_dead = task.attempt is not None and task.attempt.worker in dead
         if not (stuck_in_session or (on_dead and (task.terminal or job.spec.retries == 0))):
-            yield f"job {job.id} is {task.state.value}, attempt {task.attempt}"
+            yield f"task {task.id} is {task.state.value}, attempt {task.attempt}"
 
 
 def _still_held(world: World) -> Iterator[str]:
@@ -65,42 +67,63 @@ def check_end(world: World) -> None:
         job = store.job(name)
         if job is None:
             raise Violation(f"job {name} was answered, and is not in the store")
-        _check_job(world, job, stored_view(job, {}))
+        for task in job.tasks:
+            index = task.index if job.many else None
+            _check_task(world, job, task, stored_view(job, {}, index))
+        _check_whole_job(job)
     _check_sessions(world)
 
 
-def _check_job(world: World, job: Job, view: JobView) -> None:
+def _check_whole_job(job: Job) -> None:
+    """How it ended follows from how its tasks ended."""
+    states = {task.state for task in job.tasks}
+    well = states == {State.SUCCEEDED}
+    if job.state is not None and (well != (job.state is State.SUCCEEDED) or not states <= TERMINAL):
+        raise Violation(f"{job.id} ended as {job.state}, its tasks as {states}")
+    if job.state is None and states <= TERMINAL:
+        raise Violation(f"all tasks of {job.id} have ended, and the store does not say so")
+    if [task.index for task in job.tasks] != list(job.spec.indices):
+        raise Violation(f"{job.id} has tasks {[task.index for task in job.tasks]}, and should have {job.spec.indices}")
+
+
+def _check_task(world: World, job: Job, task: Task, view: JobView) -> None:
     truth = world.truth
-    told = truth.views.get(job.id)
+    key = task.id if job.many else job.id
+    told = truth.views.get(key)
     if told is not None and told.terminal and (told.state is not view.state or told.outcome != view.outcome):
-        raise Violation(f"the last that was told of {job.id} is {told}, the store says {view}")
-    for program in world.truth.of_job.get(job.id, []):
+        raise Violation(f"the last that was told of {key} is {told}, the store says {view}")
+    for program in world.truth.of_task.get(key, []):
         is_last = program.attempt == view.attempt
+        if program.index != task.index:
+            raise Violation(f"{program.attempt} ran as index {program.index} of {job.id}, it is of {task.id}")
         if program.live and not program.kernel.machine.dead:
-            raise Violation(f"{program.attempt} runs on; its job is {view.state.value}")
+            raise Violation(f"{program.attempt} runs on; its task is {view.state.value}")
         if is_last and view.end_offset is not None:
             _check_whole(world, program.attempt, view.end_offset)
         elif not is_last or view.terminal:
             _check_cut(world, program.attempt)
-    _check_cause(truth, job, view)
+    _check_cause(truth, job, task, view)
 
 
-def _check_cause(truth: Truth, job: Job, view: JobView) -> None:
-    """A job ends as it does for a reason."""
+def _check_cause(truth: Truth, job: Job, task: Task, view: JobView) -> None:
+    """A task ends as it does for a reason."""
     lost = view.state is State.FAILED and view.end_offset is None
     if lost and job.spec.retries == 0 and job.id not in truth.given_up and view.attempt not in truth.damaged:
-        raise Violation(f"{job.id} was lost without a cause: {view}")
-    if lost and job.tasks[0].lost <= job.spec.retries and not job.tasks[0].cancel_wanted:
-        raise Violation(f"{job.id} was lost, and a retry was left: {view}")
+        raise Violation(f"{task.id} was lost without a cause: {view}")
+    if lost and task.lost <= job.spec.retries and not task.cancel_wanted:
+        raise Violation(f"{task.id} was lost, and a retry was left: {view}")
     problem = view.outcome.problem if view.outcome else ""
     if problem == LATE:
-        raise Violation(f"{job.id} ended by itself, and what was heard later counts: {view}")
-    if problem.startswith("cancelled") and not job.tasks[0].cancel_wanted:
-        raise Violation(f"{job.id} was cancelled by nobody: {view}")
+        raise Violation(f"{task.id} ended by itself, and what was heard later counts: {view}")
+    if problem.startswith("cancelled") and not task.cancel_wanted:
+        raise Violation(f"{task.id} was cancelled by nobody: {view}")
     if view.started_at is not None and view.attempt not in truth.programs:
         raise Violation(f"{view.attempt} is told to have started, and never ran: {view}")
     if view.state is State.SUCCEEDED and view.attempt not in truth.programs:
-        raise Violation(f"{job.id} succeeded, but {view.attempt} never ran")
+        raise Violation(f"{task.id} succeeded, but {view.attempt} never ran")
+    after = [reason for reason in view.reasons if reason.code == "after"]
+    if after and all(truth.store.states([name])[name] is State.SUCCEEDED for name in job.spec.after):
+        raise Violation(f"{task.id} is rejected, and all that it was to run after have succeeded: {view}")
 
 
 def _check_whole(world: World, attempt: str, end_offset: int) -> None:

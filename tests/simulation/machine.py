@@ -47,17 +47,19 @@ class Plot:
 
 
 def plot(rng: random.Random, attempt: str, spec: JobSpec, *, large: float, failing: float) -> Plot:
-    """A program for an attempt. `spec.cell.code` is 'seconds' or 'seconds die'.
+    """A program for an attempt. A cell's code, or a command's words, are 'seconds', perhaps with 'die' or 'quiet'.
 
     `large`: of what it writes, the part that is larger than a frame; `failing`: how probably it raises in the end.
     """
-    words = (spec.cell.code if spec.cell is not None else "").split()
+    words = spec.cell.code.split() if spec.cell is not None else spec.command.argv if spec.command is not None else ()
     seconds = float(words[0])
     count = rng.randint(1, 6)
     first_s = 0.0 if rng.random() < 0.8 else 0.5 * rng.random()
     portions: list[tuple[float, bytes]] = [(first_s, _records(rng, attempt, large))]
     for _ in range(count):
         portions.append((2 * seconds * rng.random() / count, _records(rng, attempt, large)))
+    if "quiet" in words:
+        portions = [(2 * seconds * rng.random(), b"")]
     reply: dict[str, Any] | None = {"status": "ok"}
     if "die" in words:
         reply = None
@@ -75,12 +77,13 @@ def _records(rng: random.Random, attempt: str, large: float) -> bytes:
 
 
 class Program(Process):
-    """A cell that runs in a kernel and writes into its attempt's spool."""
+    """A cell that runs in a kernel, or a command, whose kernel is its process. It writes into its attempt's spool."""
 
-    def __init__(self, kernel: Kernel, attempt: str, spec: JobSpec, spool: Spool, grew: Told):
+    def __init__(self, kernel: Kernel, attempt: str, index: int, spec: JobSpec, spool: Spool, grew: Told):
         super().__init__(kernel.machine)
         self.kernel = kernel
         self.attempt = attempt
+        self.index = index  # of its task
         self.spec = spec
         self.spool = spool
         self.live = True
@@ -103,11 +106,16 @@ class Program(Process):
     def _write(self) -> None:
         self.spool.data += self._plot.portions[self._next][1]
         self._next += 1
-        self._grew()
+        if self.spool.data:
+            self._grew()
         self._plan()
 
     def _reply(self, reply: dict[str, Any]) -> None:
         if not self.live:
+            return
+        if self.spec.command is not None:  # its exit record
+            self.spool.reply = reply
+            self.kernel.die()
             return
         self.spool.data += encode_json(Kind.REPLY, reply) + encode(Kind.KERNEL, b"\x00")
         self.spool.reply = reply
@@ -143,15 +151,15 @@ class Kernel:
         self.number = machine.next_kernel()
         self._ran: set[str] = set()
 
-    def execute(self, attempt: str, spec: JobSpec) -> None:
-        """Run a cell."""
+    def execute(self, attempt: str, index: int, spec: JobSpec) -> None:
+        """Run a cell, or a command."""
         if attempt in self._ran or not self.alive:
             return
         self._ran.add(attempt)
         if self.program is not None and self.program.live:
             raise Violation(f"{attempt} is sent to a kernel that still runs {self.program.attempt}")
         spool = self.machine.spools[attempt]
-        self.program = Program(self, attempt, spec, spool, lambda: self.machine.grew(attempt))
+        self.program = Program(self, attempt, index, spec, spool, lambda: self.machine.grew(attempt))
         self.machine.truth.began(self.machine, self.program)
 
     def interrupt(self) -> None:

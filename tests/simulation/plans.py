@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -20,9 +21,12 @@ class Jobs:
     retries: tuple[int, ...] = (0, 0, 1, 2)
     devices: tuple[int, ...] = (0, 0, 0, 1, 2)
     idle_timeout_s: tuple[float, ...] = (1800.0, 1800.0, 10.0)
+    commands: float = 0.0  # of all jobs, those that are commands
 
-    def draw(self, rng: Random) -> JobSpec:
-        """One job."""
+    def draw(self, rng: Random, known: Sequence[str]) -> JobSpec:
+        """One job. `known`: jobs after which it may be to run."""
+        if self.commands and rng.random() < self.commands:
+            return self._command(rng, known)
         return spec(
             rng.choice(self.seconds),
             dies=rng.random() < 0.08,
@@ -31,6 +35,21 @@ class Jobs:
             devices=rng.choice(self.devices),
             worker=f"w{rng.randrange(4)}" if rng.random() < 0.1 else None,
             idle_timeout_s=rng.choice(self.idle_timeout_s),
+        )
+
+    def _command(self, rng: Random, known: Sequence[str]) -> JobSpec:
+        first, gap = rng.randint(0, 3), rng.randint(2, 4)
+        ranges = ((first, first + rng.randint(0, 3)), (first + 4 + gap, first + 4 + gap))
+        return spec(
+            rng.choice(self.seconds),
+            dies=rng.random() < 0.08,
+            retries=rng.choice(self.retries),
+            devices=rng.choice(self.devices),
+            command=True,
+            quiet=rng.random() < 0.5,
+            array=ranges[: rng.randint(1, 2)] if rng.random() < 0.4 else (),
+            after=tuple(rng.sample(known, min(len(known), rng.randint(1, 2)))) if rng.random() < 0.4 else (),
+            priority=rng.choice((0, 0, 0, 5)),
         )
 
 
@@ -97,6 +116,8 @@ def draw_plan(rng: Random) -> Plan:
         local=rng.random() < 0.3,
     )
     rng.choice((_mixed, _mixed, _mixed, _leases, _sessions, _starts, _output, _output))(rng, plan)
+    if rng.random() < 0.4:
+        plan.jobs.commands = rng.choice((0.5, 1.0))
     return plan
 
 

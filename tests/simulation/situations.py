@@ -314,4 +314,4 @@ def an_attempt_that_is_given_back_around_a_parting_waits_again(make: Make, seed:
     world.plan.given_back = world.plan.slow_starts = 0.0
     (view,) = ended(world)
     assert view.state is State.SUCCEEDED
-    assert len(world.truth.of_job[view.id]) == 1
+    assert len(world.truth.of_task[view.id]) == 1

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpulayer.protocol.messages import Assign
-from gpulayer.protocol.types import JobView, State
+from gpulayer.protocol.types import TERMINAL, JobView, State
 from gpulayer_server.core.events import Effects, Event, LocalWorkerExpected, WorkerConnected
 from gpulayer_server.core.plane import Plane
-from gpulayer_server.core.state import Attempt, Job
+from gpulayer_server.core.state import Attempt, Job, Task
 from gpulayer_server.core.views import stored_view
 from gpulayer_server.scheduling.match import unmet
 from gpulayer_server.store.database import Store
@@ -30,16 +30,24 @@ _CANCEL_S = 28.0  # the same, then the grace
 _MOST_ATTEMPTS = 30
 
 
+def keys(job: Job) -> list[tuple[str, int | None]]:
+    """By what names the truth knows a job: its own, and of one with many tasks each task's, with the index."""
+    return [(job.id, None), *[(task.id, task.index) for task in job.tasks if job.many]]
+
+
 class Truth:
     """Every program that ever ran, everything that a client was ever told. Raises `Violation`."""
 
-    def __init__(self, sim: Simulator):
+    def __init__(self, sim: Simulator, store: Store):
         self.sim = sim
+        self.store = store
         self.programs: dict[str, Program] = {}  # by attempt: each runs at most once
-        self.of_job: dict[str, list[Program]] = {}
-        self.doubled: list[str] = []  # jobs of which two programs were live when the second began
+        self.of_task: dict[str, list[Program]] = {}  # by the key of the job, or of the task of one with many
+        self.arrays: dict[str, int] = {}  # jobs with many tasks, and how many
+        self.after: dict[str, tuple[str, ...]] = {}  # jobs that are to run after others
+        self.doubled: list[str] = []  # those of which two programs were live when the second began
         self.spools: dict[str, Spool] = {}
-        self.views: dict[str, JobView] = {}  # the last that was told of each job
+        self.views: dict[str, JobView] = {}  # the last that was told of each job, and of each task of one with many
         self.job_of_key: dict[tuple[str, str], str] = {}
         self.cancelling: dict[str, float] = {}  # jobs that are told to be, since when
         self.given_up: set[str] = set()  # jobs that a client gave up
@@ -55,11 +63,12 @@ class Truth:
     def began(self, machine: Machine, program: Program) -> None:
         """A program starts to run."""
         attempt, spec = program.attempt, program.spec
-        job = attempt.split("-")[0]
+        job = self.key_of(program)
         self.sim.log(machine.name, f"program of {attempt} runs")
         if attempt in self.programs:
             raise Violation(f"the program of {attempt} starts a second time")
-        others = self.of_job.setdefault(job, [])
+        self._check_after(attempt)
+        others = self.of_task.setdefault(job, [])
         if len(others) > spec.retries:
             raise Violation(f"job {job}, retries={spec.retries}, runs for the {len(others) + 1}th time: {attempt}")
         told = self.views.get(job)
@@ -74,14 +83,27 @@ class Truth:
             self.doubled.append(job)
             self._check_doubled(job)
 
+    def key_of(self, program: Program) -> str:
+        """The key of a program's job, or of its task, if that is one of many."""
+        job = program.attempt.split("-")[0]
+        return f"{job}/{program.index}" if job in self.arrays else job
+
+    def _check_after(self, attempt: str) -> None:
+        """What is to run after others runs after they succeeded, and that is committed."""
+        job = attempt.split("-")[0]
+        states = self.store.states(self.after.get(job, ()))
+        for name in self.after.get(job, ()):
+            if states.get(name) is not State.SUCCEEDED:
+                raise Violation(f"{attempt} runs, and {name}, after which it is to run, is {states.get(name)}")
+
     def _check_doubled(self, job: str) -> None:
         """Two live programs of one job: only where the older one's agent could not end it in time."""
-        for older in self.of_job[job][:-1]:
+        for older in self.of_task[job][:-1]:
             machine = older.kernel.machine
             steady = self.sim.now - machine.agent_up_since > _STEADY_AGENT_S
             awake = not machine.asleep and self.sim.now - machine.awake_since > _STEADY_MACHINE_S
             if older.live and steady and awake:
-                raise Violation(f"{older.attempt} and {self.of_job[job][-1].attempt} run at the same time")
+                raise Violation(f"{older.attempt} and {self.of_task[job][-1].attempt} run at the same time")
 
     def sweep(self) -> None:
         """What takes time to show."""
@@ -89,14 +111,14 @@ class Truth:
             self._check_doubled(job)
         for job, since in self.cancelling.items():
             self._check_cancelling(job, since)
-        for programs in self.of_job.values():
+        for programs in self.of_task.values():
             for program in programs:
                 if program.live:
                     self._check_fenced(program)
 
     def _check_fenced(self, program: Program) -> None:
         """A program whose attempt is given up is ended when its worker is back."""
-        view = self.views.get(program.attempt.split("-")[0])
+        view = self.views.get(self.key_of(program))
         if view is None or (view.attempt == program.attempt and not view.terminal):
             return
         machine = program.kernel.machine
@@ -107,7 +129,7 @@ class Truth:
 
     def _check_cancelling(self, job: str, since: float) -> None:
         """A wish to cancel is carried out once the worker can be told."""
-        for program in self.of_job.get(job, []):
+        for program in self.of_task.get(job, []):
             machine = program.kernel.machine
             told_since = max(since, program.began_at, machine.welcomed_since, machine.awake_since)
             if program.live and not machine.asleep and self.sim.now - told_since > _CANCEL_S:
@@ -115,7 +137,8 @@ class Truth:
 
     def known_to_run(self, attempt: str) -> bool:
         """Whether the control plane has heard that an attempt's program began."""
-        view = self.views.get(attempt.split("-")[0])
+        program = self.programs.get(attempt)
+        view = self.views.get(self.key_of(program)) if program is not None else None
         return view is not None and view.attempt == attempt and view.started_at is not None
 
     def check_room(self, machine: Machine) -> None:
@@ -134,9 +157,13 @@ class Truth:
 
     # ---------------------------------------------------------------- what clients are told
 
-    def told(self, view: JobView) -> None:
-        """Somebody was told how a job stands."""
-        before = self.views.get(view.id)
+    def told(self, key: str, view: JobView) -> None:
+        """Somebody was told how a job stands, or a task of it."""
+        before = self.views.get(key)
+        if view.tasks:  # as a whole: one task is shown, and after a while another one
+            self._told_as_a_whole(before, view)
+            self.views[key] = self._told_since[key] = view
+            return
         if before is not None and before.terminal and _lasting(before) != _lasting(view):
             raise Violation(f"job {view.id} was told to be {before}, and now {view}")
         if view.attempts > _MOST_ATTEMPTS:
@@ -148,10 +175,18 @@ class Truth:
             raise Violation(f"job {view.id} had {before.attempts} attempts, and now {view.attempts}")
         self.sim.log("cp", f"tells: {view.id} {view.state.value} {view.attempt or ''}")
         if view.cancelling:
-            self.cancelling.setdefault(view.id, self.sim.now)
+            self.cancelling.setdefault(key, self.sim.now)
         else:
-            self.cancelling.pop(view.id, None)
-        self.views[view.id] = self._told_since[view.id] = view
+            self.cancelling.pop(key, None)
+        self.views[key] = self._told_since[key] = view
+
+    def _told_as_a_whole(self, before: JobView | None, view: JobView) -> None:
+        if sum(view.tasks.values()) != self.arrays[view.id]:
+            raise Violation(f"job {view.id} has {self.arrays[view.id]} tasks, and is told to have {view.tasks}")
+        if before is not None and before.terminal and before != view:
+            raise Violation(f"job {view.id} was told to be {before}, and now {view}")
+        if view.terminal != {*view.tasks}.issubset({state.value for state in TERMINAL}):
+            raise Violation(f"job {view.id} is told to be {view.state.value}, with {view.tasks}")
 
     def answered(self, owner: str, key: str, view: JobView) -> None:
         """A submission was answered."""
@@ -159,26 +194,22 @@ class Truth:
         if job != view.id:
             raise Violation(f"key {key} made job {job}, and then {view.id}")
 
-    def compare_with_store(self, views: Iterable[JobView], store: Store) -> None:
+    def compare_with_store(self, views: Iterable[tuple[str, JobView]], store: Store) -> None:
         """Everything decided is committed: the store has what was told just now."""
-        for view in views:
-            job = store.job(view.id)
-            if job is None:
-                raise Violation(f"job {view.id} was told of, and is not in the store")
-            stored = stored_view(job, {})
+        for key, view in views:
+            _, stored = _stored(store, key, view)
             if _lasting(stored) != _lasting(view):
                 raise Violation(f"told: {view}, stored: {stored}")
 
     def rebuilt(self, plane: Plane, store: Store) -> None:
         """A plane was made from the store: what was told before still holds."""
-        for view in self._told_since.values():
-            job = store.job(view.id)
-            if job is None:
-                raise Violation(f"job {view.id} was told of, and the store has lost it")
-            stored = stored_view(job, {})
+        for key, view in self._told_since.items():
+            task, stored = _stored(store, key, view)
             if view.terminal and _lasting(stored) != _lasting(view):
                 raise Violation(f"told: {view}, stored: {stored}")
-            if stored.attempts < view.attempts or (view.cancelling and not job.tasks[0].cancel_wanted):
+            if view.tasks:
+                continue
+            if stored.attempts < view.attempts or (view.cancelling and not task.cancel_wanted):
                 raise Violation(f"told: {view}, stored: {stored}")
         self._told_since.clear()
         self.check_plane(plane)
@@ -187,20 +218,27 @@ class Truth:
 
     def check_decisions(self, plane: Plane, event: Event, effects: Effects, clock: float, *, anew_at: float) -> None:
         """What one event changed. `anew_at`: when the control plane began, or woke from a long sleep."""
+        for job in effects.jobs.values():  # a name is given again after a commit that failed
+            self.after[job.id] = job.spec.after
+            self.arrays.pop(job.id, None)
+            if job.many:
+                self.arrays[job.id] = len(job.spec.indices)
         self._check_local(event, effects, clock)
         problem = wrong(plane, event, effects, clock, local_until=self._local_until)
         if problem:
             raise Violation(problem)
-        told = {message.attempt for _, message in effects.sends if isinstance(message, Assign)}
+        told = {message.attempt: message for _, message in effects.sends if isinstance(message, Assign)}
         for row in effects.rows.values():
             if isinstance(row, Attempt) and row.id not in self._assigned:
                 self._assigned.add(row.id)
                 if row.id not in told:
                     raise Violation(f"{row.id} is assigned to nobody")
+                if (told[row.id].index, told[row.id].spec.array) != (row.index, ()):
+                    raise Violation(f"{row.id}, of task {row.task}, is assigned as {told[row.id]}")
         lost_after_s = plane.settings.lost_after_s * (1 - 2e-3)
         if self.sim.now - anew_at < lost_after_s:
-            for job in effects.jobs.values():
-                self._check_rejected(plane, job)
+            for job, task in _rejected(effects):
+                self._check_rejected(plane, job, task)
 
     def _check_local(self, event: Event, effects: Effects, clock: float) -> None:
         """While a local worker is being started nothing is rejected, since nobody knows yet what it offers."""
@@ -208,23 +246,21 @@ class Truth:
             self._local_until = event.until
         if isinstance(event, WorkerConnected) and event.hello.local and any(effects.rows):
             self._local_until = 0.0
-        for job in effects.jobs.values():
-            task = job.tasks[0]
-            if task.state is not State.REJECTED:
-                continue
+        for job, task in _rejected(effects):
             if not task.reasons:
-                raise Violation(f"{job.id} is rejected for no reason")
-            if task.reasons[0].code != "session" and clock < self._local_until:
-                raise Violation(f"{job.id} is rejected, while a local worker is being started")
+                raise Violation(f"{task.id} is rejected for no reason")
+            if task.reasons[0].code == "after" and not job.spec.after:
+                raise Violation(f"{task.id} is rejected for a job that it is not to run after")
+            if task.reasons[0].code not in ("session", "after") and clock < self._local_until:
+                raise Violation(f"{task.id} is rejected, while a local worker is being started")
 
-    def _check_rejected(self, plane: Plane, job: Job) -> None:
+    def _check_rejected(self, plane: Plane, job: Job, task: Task) -> None:
         """Nobody is given up before he could be heard."""
-        task = job.tasks[0]
-        if task.state is not State.REJECTED or task.reasons[0].code == "session":
+        if task.reasons[0].code in ("session", "after"):
             return
         for worker in plane.workers.values():
             if not unmet(job.spec.requirements, worker):
-                raise Violation(f"{job.id} is rejected, and {worker.name} could take it")
+                raise Violation(f"{task.id} is rejected, and {worker.name} could take it")
 
     def check_plane(self, plane: Plane) -> None:
         """What must hold inside a plane."""
@@ -238,6 +274,22 @@ class Truth:
         found = differences(plane, again)
         if found:
             raise Violation(f"the store differs from the plane: {found}")
+
+
+def _rejected(effects: Effects) -> list[tuple[Job, Task]]:
+    """The tasks that an event rejected."""
+    rows = effects.rows.values()
+    return [(effects.jobs[row.job], row) for row in rows if isinstance(row, Task) and row.state is State.REJECTED]
+
+
+def _stored(store: Store, key: str, view: JobView) -> tuple[Task, JobView]:
+    """What the store has of a job, or of one task of it."""
+    job = store.job(view.id)
+    index = int(key.rpartition("/")[2]) if "/" in key else None
+    task = job.task(index) if job is not None else None
+    if job is None or task is None:
+        raise Violation(f"{key} was told of, and is not in the store")
+    return task, stored_view(job, {}, index)
 
 
 def _lasting(view: JobView) -> JobView:

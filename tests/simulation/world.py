@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpulayer.protocol.types import Device
 from gpulayer_server.core.state import Settings
+from gpulayer_server.store.database import Store
 from tests.simulation.agent import Agent
 from tests.simulation.clients import Client
 from tests.simulation.controlplane import ControlPlane
@@ -35,12 +36,13 @@ class World:
         self.plan = plan
         self.sim = Simulator(seed, trace)
         self.random = self.sim.random
-        self.truth = Truth(self.sim)
+        store = Store(None)
+        self.truth = Truth(self.sim, store)
         self.network = Network(self.sim, plan.weather)
         self._folder = tempfile.mkdtemp(prefix="gl-sim-", dir=_MEMORY if _MEMORY.is_dir() else None)
         home = Host(self.sim, "cp", clock_s=_UNIX_S, rate=self._rate())
         self.control_plane = ControlPlane(
-            home, self.network, self.truth, Path(self._folder) / "streams", settings=Settings()
+            home, self.network, self.truth, Path(self._folder) / "streams", store, settings=Settings()
         )
         self.control_plane.commit_s = plan.commit_s
         self.control_plane.doubled_answers = plan.doubled_answers

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from gpulayer._version import __version__
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.failpoints import reach
-from gpulayer.protocol.messages import Assign, Heartbeat, Hello, Output, ServerMessage, WorkerMessage
+from gpulayer.protocol.messages import Assign, Heartbeat, Hello, Output, ServerMessage, Welcome, WorkerMessage
 from gpulayer.protocol.types import PROTOCOL_VERSION, Device, Outcome, State
 from gpulayer.source.blobs import Blobs
 from gpulayer_worker import link
@@ -99,6 +99,7 @@ class Agent:
         await self.kernels.close()
         await self.keeper.close(code)  # last: whoever still asked the keeper would start another one
         self.watch.close()
+        await self.rooms.close()
         self._log.close()
         return code
 
@@ -183,21 +184,27 @@ class Agent:
     def _received(self, messages: list[ServerMessage]) -> None:
         others = pass_on(messages, self.sessions, self._runs, self.kernels)
         self.emit(*[link.Received(message=message) for message in others])
+        if any(isinstance(message, Welcome) for message in others):
+            self._beat()  # so that nothing is assigned to a worker that would have to give it back
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            full = self.layout.disk_low(self.reserve_bytes)
-            self.emit(link.Full(reason=full), link.Tick())
+            self._beat()
             for run in list(self._runs.values()):
                 run.tell_blocked()
-            if self._link.welcomed:
-                self._channel.send([Heartbeat(notes=(f"{full}; output waits",) if full else (), full=full)])
             away_since = self._channel.away_since
             alone = away_since is not None and asyncio.get_running_loop().time() - away_since > _ALONE_S
             if alone and self.options.local and not self._link.busy:
                 log.warning("the control plane is gone and nothing is held: this local worker ends")
                 self.stop(0)
+
+    def _beat(self) -> None:
+        """Say that the worker is there, and whether it takes work."""
+        full = self.layout.disk_low(self.reserve_bytes)
+        self.emit(link.Full(reason=full), link.Tick())
+        if self._link.welcomed:
+            self._channel.send([Heartbeat(notes=(f"{full}; output waits",) if full else (), full=full)])
 
     # ---------------------------------------------------------------- the link's effects
 

@@ -66,6 +66,11 @@ class Rooms:
         if self._sweeping is None:
             self._sweeping = asyncio.ensure_future(self._sweep())
 
+    async def close(self) -> None:
+        """Wait until what is being removed is gone."""
+        if self._sweeping is not None:
+            await self._sweeping
+
     async def _sweep(self) -> None:
         """Remove what is waste, in a thread: much of it at once."""
         while self._waste:

@@ -33,7 +33,11 @@ def why_waiting(plane: Plane, task: Task, now: float) -> tuple[Reason, ...]:
         )
     session = plane.session_of.get(job.session_key) if job.session_key else None
     if session is None:
-        return explain(job.spec.requirements, known(plane, now))
+        there = known(plane, now)
+        if not there and now < plane.local_expected_until:
+            text = "a worker is being started on this machine"
+            return (Reason(worker="", code="starting", text=text, temporary=True),)
+        return explain(job.spec.requirements, there)
     worker = plane.workers[session.worker]
     if worker.conn is None:
         text = f"session {session.name!r} lives on {worker.name}, which is out of reach"

@@ -157,6 +157,7 @@ def _assign(
         attempt=attempt.id,
         job=job.id,
         index=task.index,
+        in_array=bool(job.spec.array),
         spec=job.travelling(),
         devices=devices,
         session=attempt.session,

@@ -86,7 +86,10 @@ def test_a_large_input_goes_there_and_comes_back(client: gl.Client, tmp_path: Pa
     assert (tmp_path / "back" / "copy").read_bytes() == big.read_bytes() + b"\n"
 
 
-def test_a_control_plane_that_is_started_again_is_found_again(plane: Deployment, tmp_path: Path) -> None:
+def test_a_control_plane_that_is_started_again_is_found_again(
+    plane: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPULAYER_EMBEDDED", "0")  # the test starts it again itself
     plane.worker("solo", slots=2, warm=0)
     go = tmp_path / "go"
     with gl.Client(data=plane.data) as client:

@@ -162,10 +162,6 @@ def test_the_same_key_is_the_same_job(cli: Cli) -> None:
     assert first.strip() in line
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="core/state.py `travelling` takes the array away by which run/command.py knows GPULAYER_ARRAY_INDEX",
-)
 def test_an_array(cli: Cli) -> None:
     words = ("--array", "0-2,5", "--output", "out.txt", "--to", "out")
     done = cli.run(

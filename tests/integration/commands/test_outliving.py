@@ -179,3 +179,19 @@ def test_all_of_it_works_with_nothing_that_only_linux_has(portable: Bench, tmp_p
     assert whole(portable.log(job))
     assert runs.read_text() == "run\n"
     assert os.path.exists(go)
+
+
+def test_a_worker_whose_disk_is_low_takes_no_work_and_says_so(tmp_path: Path) -> None:
+    with Deployment(env={"GPULAYER_EMBEDDED": "0"}) as deployment:
+        deployment.plane.start()
+        bench = Bench(deployment, deployment.worker("alpha", "--reserve-bytes", str(10**15), slots=4, warm=0))
+        job = bench.shell(f"echo ran >> {tmp_path}/ran")
+        until(lambda: bench.view(job).reasons, "the reason why it waits")
+        (reason,) = bench.view(job).reasons
+        assert (reason.code, reason.temporary) == ("disk", True)
+        assert "disk below its reserve" in reason.text
+        assert str(bench.worker.data) in reason.text
+        deployment.worker("beta", slots=4, warm=0)
+        view = bench.done(job)
+        assert (view.state, view.worker) == (State.SUCCEEDED, "beta")
+        assert (tmp_path / "ran").read_text() == "ran\n"

@@ -16,7 +16,7 @@ from tests.simulation.mutants.mutant import Mutant, source_of
 _CORE = "gpulayer_server.core"
 _SCHEDULING = "gpulayer_server.scheduling"
 MODULES = (
-    *(f"{_CORE}.{name}" for name in ("plane", "jobs", "attempts", "fleet", "sessions", "placing", "state")),
+    *(f"{_CORE}.{name}" for name in ("plane", "jobs", "attempts", "ending", "fleet", "sessions", "placing", "state")),
     *(f"{_SCHEDULING}.{name}" for name in ("match", "queue")),
     "gpulayer_worker.link",
 )

@@ -15,7 +15,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     # ------------------------------------------------------------ the plane
     "names-without-epoch": (f"{_CORE}.plane", "{prefix}-{self.epoch}-{self.names}", "{prefix}-0-{self.names}"),
     "output-after-the-end": (f"{_CORE}.plane", "worker.id and not attempt.over", "worker.id"),
-    "queue-not-restored": (f"{_CORE}.plane", "if task.state is State.QUEUED:\n", "if False:\n"),
+    "queue-not-restored": (f"{_CORE}.plane", "if task.state is State.QUEUED and not", "if False and not"),
     "holders-not-restored": (f"{_CORE}.plane", "if attempt.holds_slot:", "if False:"),
     "session-not-held": (f"{_CORE}.plane", "self._hold(session.worker, session.id, session)", "pass"),
     "running-not-restored": (f"{_CORE}.plane", "if session is not None and attempt.in_session:", "if False:"),
@@ -23,8 +23,8 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "gap-not-noticed": (f"{_CORE}.plane", "fleet.notice_gap(self, now, out)", "self.last_tick = now"),
     "done-jobs-kept": (
         f"{_CORE}.plane",
-        "if all(task.done for task in job.tasks):\n                for",
-        "if False:\n                for",
+        "        if job.undone == 0:\n",
+        "        if False:\n",
     ),
     "keys-forgotten-at-once": (f"{_CORE}.state", "keep_keys_ticks: int = 10", "keep_keys_ticks: int = -1"),
     "lost-attempt-frees-session": (f"{_CORE}.state", "(not self.over or self.end_offset is None)", "not self.over"),
@@ -34,7 +34,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "attempt is None or attempt.over or attempt",
         "attempt is None or attempt",
     ),
-    "recorded-not-said": (f"{_CORE}.attempts", "out.send(event.conn, Recorded(attempt=attempt.id))", "pass"),
+    "recorded-not-said": (f"{_CORE}.attempts", "out.send(event.conn, Recorded(attempt=message.attempt))", "pass"),
     "not-requeued": (
         f"{_CORE}.attempts",
         "        out.changed.add(task.job)\n        plane.enqueue(task)\n\n\ndef lose",
@@ -57,7 +57,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "slot-never-freed": (f"{_CORE}.attempts", "worker.holders.pop(attempt.id, None)", "pass"),
     "release-not-stored": (f"{_CORE}.attempts", "    out.put(attempt)\n    out.fleet_changed", "    out.fleet_changed"),
     "end-not-stored": (
-        f"{_CORE}.attempts",
+        f"{_CORE}.ending",
         "    task.ended_at = now\n    out.put(task)\n",
         "    task.ended_at = now\n",
     ),
@@ -140,8 +140,55 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "        task.cancel_wanted = True",
     ),
     "cancelled-stays-queued": (f"{_CORE}.jobs", "        plane.queue.remove(task.id)\n", ""),
-    "key-looked-up-nowhere": (f"{_CORE}.jobs", "job = plane.job_of((event.owner, event.key))", "job = None"),
-    "job-not-stored": (f"{_CORE}.jobs", "    out.put(job, task)", "    out.put(task)"),
+    "key-looked-up-nowhere": (
+        f"{_CORE}.jobs",
+        "job = plane.job_of((owner, submission.key))\n    if",
+        "job = None\n    if",
+    ),
+    "job-not-stored": (f"{_CORE}.jobs", "    out.put(job, *job.tasks)", "    out.put(*job.tasks)"),
+    "tasks-not-stored": (f"{_CORE}.jobs", "    out.put(job, *job.tasks)", "    out.put(job)"),
+    # ------------------------------------------------------------ arrays, jobs after others, ends with the release
+    "index-lost": (
+        f"{_CORE}.placing",
+        "        index=task.index,\n        in_array",
+        "        index=0,\n        in_array",
+    ),
+    "array-travels": (
+        f"{_CORE}.state",
+        "replace(spec, array=(), after=()) if spec.array or spec.after else spec",
+        "spec",
+    ),
+    "priority-unheeded": (f"{_CORE}.plane", "-job.spec.priority", "0"),
+    "runs-before-the-other-ended": (f"{_CORE}.ending", "        job.waits_for.add(name)\n", ""),
+    "runs-after-a-failure": (
+        f"{_CORE}.ending",
+        "    if state is State.SUCCEEDED:\n        job.waits",
+        "    if True:\n        job.waits",
+    ),
+    "waits-in-vain": (
+        f"{_CORE}.ending",
+        "        if state is None or state in TERMINAL:",
+        "        if False:",
+    ),
+    "nobody-told-of-the-end": (f"{_CORE}.ending", "plane.awaited.pop(job.id, ())", "()"),
+    "waiting-forgotten-with-a-start": (
+        f"{_CORE}.plane",
+        "if job.spec.after else []\n            self._in",
+        "if False else []\n            self._in",
+    ),
+    "end-of-job-not-stored": (
+        f"{_CORE}.ending",
+        "    out.put(JobEnd(id=job.id, n=job.n, state=job.state, ended_at=now))\n",
+        "",
+    ),
+    "ended-before-all-have": (f"{_CORE}.ending", "    if job.over:\n", "    if True:\n"),
+    "release-with-the-end-unheard": (
+        f"{_CORE}.attempts",
+        "        release(plane, worker, message.attempt, now, out)\n",
+        "",
+    ),
+    "begin-with-the-end-unheard": (f"{_CORE}.attempts", "(message.began or outcome", "(outcome"),
+    "frame-goes-on-without-its-bytes": (f"{_CORE}.attempts", "return  # its connection is about to be closed", "pass"),
     # ------------------------------------------------------------ the store
     "epoch-not-raised": ("gpulayer_server.store.database", "        return epoch\n", "        return 1\n"),
     "losses-forgotten": ("gpulayer_server.store.rows", "        lost=lost,\n", ""),

@@ -66,10 +66,9 @@ def _sends(tree: ast.Module) -> list[tuple[list[ast.stmt], int, str]]:
     """Where acknowledgements are sent: the block, the place in it, the message's name."""
     found: list[tuple[list[ast.stmt], int, str]] = []
     for node in ast.walk(tree):
-        block: object = getattr(node, "body", None)
-        if not isinstance(block, list):
-            continue
-        found += [(block, at, word) for at, word in enumerate(map(_sent, block)) if word in _ACKS]
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list):
+                found += [(block, at, word) for at, word in enumerate(map(_sent, block)) if word in _ACKS]
     return sorted(found, key=lambda each: each[0][each[1]].lineno)
 
 

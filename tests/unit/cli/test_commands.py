@@ -164,7 +164,7 @@ def test_tokens(gpulayer: Gpulayer, client: Any) -> None:
     assert "gpulayer up says" in gpulayer("token", "create", "--role", "reader").err
     assert "did you mean reader?" in gpulayer("token", "create", "--role", "reder").err
     client.answers["GET /v1/tokens"] = [
-        TokenView(id="t1", role="submitter", name="alice", state="active"),
+        TokenView(id="t1", role="submitter", name="alice", state="live"),
         TokenView(id="t2", role="join", name="old", state="revoked"),
     ]
     assert [line.split()[:2] for line in gpulayer("token", "list").out.splitlines()[1:]] == [["t1", "alice"]]

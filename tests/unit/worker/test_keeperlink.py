@@ -131,3 +131,119 @@ def test_what_cannot_be_started_for_want_of_a_keeper_says_so(keepers: Keepers) -
     keepers.starts = [KeeperError("no more processes")] * 50
     keepers.connects = [None, KeeperGone("gone")]
     run(keepers, check)
+
+
+# ---------------------------------------------------------------- programs by the batch
+
+
+class Program:
+    """A listener that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self.breaks = False
+
+    def on_started(self, at: float) -> None:
+        self.told.append(("started", at))
+        if self.breaks:
+            raise ValueError("a fault of its own")
+
+    def on_unstarted(self, step: str, number: int) -> None:
+        self.told.append(("unstarted", step, number))
+
+    def on_ended(self, record: ExitRecord, *, gone: bool) -> None:
+        self.told.append(("ended", record.code, gone))
+
+    def on_cleared(self) -> None:
+        self.told.append("cleared")
+
+    def on_unknown(self) -> None:
+        self.told.append("unknown")
+
+    def on_fault(self, error: Exception) -> None:
+        self.told.append(str(error))
+
+
+def job(id: str) -> dict[str, Any]:
+    return {"id": id, "argv": ["true"]}
+
+
+def ended(id: str, code: int, *, gone: bool = True) -> dict[str, Any]:
+    times = {"started_at": 1.0, "ended_at": 2.0}
+    return {"event": "ended", "id": id, "gone": gone, "pid": 1, "start_time": 1, "boot_id": "", "code": code, **times}
+
+
+async def turn() -> None:
+    """One turn of the loop: what was asked in it is sent."""
+    await asyncio.sleep(0)
+
+
+def test_what_is_asked_in_one_turn_is_one_request(keepers: Keepers) -> None:
+    async def check(link: KeeperLink) -> None:
+        program = Program()
+        for id in ("a", "b"):
+            link.run(job(id), program)
+        link.look("c", program)
+        link.drop("d")
+        await turn()
+        (run, look, drop) = keepers.clients[0].sent
+        assert (run["op"], [each["id"] for each in run["jobs"]]) == ("run", ["a", "b"])
+        assert "PATH" in run["env"]
+        assert (look, drop) == ({"op": "look", "ids": ["c"]}, {"op": "drop", "ids": ["d"]})
+
+    run(keepers, check)
+
+
+def test_everything_is_told_to_who_asked(keepers: Keepers) -> None:
+    async def check(link: KeeperLink) -> None:
+        programs = {id: Program() for id in "abcd"}
+        for id, program in programs.items():
+            link.run(job(id), program)
+        tell = keepers.clients[0].tell
+        tell([{"event": "started", "groups": [["a", 5.0], ["b", 5.0], ["other", 5.0]]}, ended("a", 3)])
+        tell([ended("b", 0, gone=False), {"event": "cleared", "id": "b"}, ended("other", 0)])
+        tell([{"event": "unstarted", "id": "c", "step": "find", "errno": 2}, {"event": "unknown", "id": "d"}])
+        tell([ended("a", 3)])  # again: it is told no more
+        assert [program.told for program in programs.values()] == [
+            [("started", 5.0), ("ended", 3, True)],
+            [("started", 5.0), ("ended", 0, False), "cleared"],
+            [("unstarted", "find", 2)],
+            ["unknown"],
+        ]
+
+    run(keepers, check)
+
+
+def test_one_programs_fault_is_its_own(keepers: Keepers) -> None:
+    async def check(link: KeeperLink) -> None:
+        broken, well = Program(), Program()
+        broken.breaks = True
+        link.run(job("a"), broken)
+        link.run(job("b"), well)
+        keepers.clients[0].tell([{"event": "started", "groups": [["a", 5.0], ["b", 5.0]]}])
+        assert broken.told == [("started", 5.0), "a fault of its own"]
+        assert well.told == [("started", 5.0)]
+
+    run(keepers, check)
+
+
+def test_the_next_keeper_is_told_of_all_that_is_not_over_and_keeps_what_is_not_written_down(keepers: Keepers) -> None:
+    async def check(link: KeeperLink) -> None:
+        programs = {id: Program() for id in ("asked", "runs", "over", "written")}
+        for id, program in programs.items():
+            link.run(job(id), program)
+        await turn()
+        keepers.clients[0].tell(
+            [{"event": "started", "groups": [["runs", 5.0]]}, ended("over", 0), ended("written", 0)]
+        )
+        link.drop("written")
+        await turn()
+        keepers.clients[0].dead.set()
+        await link.signal("runs", signal.SIGINT)  # which waits for the next keeper
+        await turn()
+        keep, ran, look = keepers.clients[-1].sent
+        assert (keep["op"], set(keep["ids"])) == ("keep", {"asked", "runs", "over"})
+        assert [each["id"] for each in ran["jobs"]] == ["asked"]
+        assert look == {"op": "look", "ids": ["runs"]}
+
+    run(keepers, check)

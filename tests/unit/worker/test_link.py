@@ -29,6 +29,7 @@ from gpulayer_worker.link import (
     Doing,
     Drop,
     Ended,
+    Full,
     GaveBack,
     Gone,
     Held,
@@ -83,6 +84,18 @@ def test_an_attempt_given_back_is_told_and_kept_until_it_is_forgotten(wire):
     assert wire.sent() == [NotStarted(attempt="a", reason="no disk")]
     assert wire.hear(assign()) == []
     assert wire.hear(Forget(attempt="a")) == [Drop(attempt="a")]
+
+
+def test_on_a_full_disk_what_comes_is_given_back_and_what_runs_goes_on(one):
+    reason = "disk below its reserve: 0.4 GB free of 1.0 GB wanted in /data"
+    one.do(Full(reason=reason))
+    one.hear(assign("b"))
+    assert one.sent() == [NotStarted(attempt="b", reason=reason)]
+    assert list(one.link.held) == ["a"]
+    one.do(SpoolGrew(attempt="a", end=5))
+    assert one.spans() == [(0, 5)]
+    one.do(Full(reason=""))
+    assert one.hear(assign("b")) == [Persist(attempt="b"), Start(assign=assign("b"))]
 
 
 def test_events_of_an_unknown_attempt_do_nothing(wire):
@@ -289,9 +302,7 @@ def test_a_begin_is_told_at_once_where_not_all_bytes_go_now(wire):
     wire.do(Ended(attempt="a", end=WINDOW_BYTES + 5, outcome=DONE, began=True, gone=True))
     assert wire.sent() == [Started(attempt="a")]
     wire.hear(Ack(attempt="a", offset=WINDOW_BYTES))
-    assert wire.sent() == [
-        Finished(attempt="a", end_offset=WINDOW_BYTES + 5, outcome=DONE, began=True, released=True)
-    ]
+    assert wire.sent() == [Finished(attempt="a", end_offset=WINDOW_BYTES + 5, outcome=DONE, began=True, released=True)]
 
 
 def test_a_new_connection_tells_an_end_with_its_release_again(wire):

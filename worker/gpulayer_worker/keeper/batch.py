@@ -87,7 +87,7 @@ class Batch:
         oom = self._oom_count(now)
         for job, cgroup in zip(jobs, cgroups, strict=True):
             try:
-                group = self._start_one(job, env, cgroup, now, ticks)
+                group = self._start_one(job, env, cgroup, ticks)
             except StartError as error:
                 self._journal.forget(job["id"])
                 self._failed(job["id"], cgroup, error)
@@ -102,10 +102,8 @@ class Batch:
             self._identifies = True
             self._context.loop.call_later(_IDENTIFY_S, self._identify)
 
-    def _start_one(
-        self, job: dict[str, Any], env: dict[str, str], cgroup: str | None, now: float, ticks: int | str
-    ) -> Group:
-        id = job["id"]
+    def _start_one(self, job: dict[str, Any], env: dict[str, str], cgroup: str | None, ticks: int | str) -> Group:
+        id, started_at, began_s = job["id"], time.time(), time.monotonic()
         inside = self._pool.enter(cgroup)
         if cgroup is not None and inside is None:
             self._pool.give_back(cgroup)
@@ -128,10 +126,9 @@ class Batch:
             boot_id=self._context.boot_id,
             cgroup=inside,
             exit_path="",
-            started_at=now,
+            started_at=started_at,
         )
-        group.batched, group.identified = True, False
-        group.began_s = time.monotonic()
+        group.batched, group.identified, group.began_s = True, False, began_s
         return group
 
     def _failed(self, id: str, cgroup: str | None, error: StartError) -> None:
@@ -175,7 +172,9 @@ class Batch:
             self._emit({"event": "cleared", "id": group.id})
 
     def forget(self, group: Group) -> None:
-        """A group that is gone is wanted no more."""
+        """A group that is gone is wanted no more: nobody is told of its end either."""
+        if group in self._ended:
+            self._ended.remove(group)
         self._journal.forget(group.id)
 
     def tell(self, id: str, group: Group | None) -> None:

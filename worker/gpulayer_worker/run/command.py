@@ -229,7 +229,7 @@ class CommandRun:
 
     def _environ(self) -> dict[str, str]:
         env = {**self._command.env, "GPULAYER_JOB": self._assign.job, "GPULAYER_ATTEMPT": self._name}
-        if self._assign.spec.array:
+        if self._assign.in_array:
             env["GPULAYER_ARRAY_INDEX"] = str(self._assign.index)
         for name, value in for_devices(self._assign.devices, self._services.devices).items():
             if value is not None:

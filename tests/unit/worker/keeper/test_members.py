@@ -28,7 +28,9 @@ class Machine:
         self._processes: dict[int, Process] = {}
         self._environs: dict[int, list[bytes]] = {}
         self.groups: dict[str, Group] = {}
-        self.members = Members(self._context, kind, self.groups)
+        self.mains: dict[int, Group] = {}
+        self.tells_children = True
+        self.members = Members(self._context, kind, self.groups, self.mains)
         self.process(KEEPER, 1, start=1)
         self.process(AGENT, KEEPER, start=2, group="@agent")
 
@@ -80,6 +82,41 @@ class Machine:
 
     def environs(self) -> dict[int, list[bytes]]:
         return self._environs
+
+    def children(self, pid: int) -> list[int] | None:
+        return [each.pid for each in self._processes.values() if each.ppid == pid] if self.tells_children else None
+
+
+def test_nothing_is_left_where_all_our_children_are_known(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    group = machine.group("a", 20)
+    machine.mains[20] = group
+    machine.process(21, 20)  # of one that goes on: no orphan
+    assert machine.members.none_left()
+    machine.process(30, KEEPER)
+    assert not machine.members.none_left()
+    machine.end(30)
+    assert machine.members.none_left()
+    machine.end_main(group)
+    del machine.mains[20]
+    assert not machine.members.none_left()  # 21 came to us
+    machine.end(21)
+    machine.tells_children = False
+    assert not machine.members.none_left()
+
+
+def test_who_is_no_subreaper_has_to_look_at_all(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "marker")
+    assert not machine.members.none_left()
+
+
+def test_a_start_time_that_was_a_bound_is_read_while_the_process_is_there(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    group = machine.group("a", 20, start=105)
+    group.start_time, group.identified = 104, False
+    machine.process(21, 20, session=20)
+    assert machine.of(group) == {20, 21}
+    assert (group.start_time, group.identified) == (105, True)
 
 
 def test_what_descends_from_the_main_process_belongs_to_the_group(tmp_path: Path) -> None:
