@@ -21,6 +21,7 @@ from gpulayer.words import (
     size,
     state_of,
     symbol_of,
+    visible,
     wanted,
 )
 
@@ -76,6 +77,7 @@ def _first(text: str, width: int) -> str:
 
 def table(columns: Sequence[Column], rows: Sequence[Row], width: int = WIDTH) -> list[str]:
     """The lines of a table, its titles first; not wider than `width` where columns can be cut."""
+    rows = [Row(cells=tuple(map(visible, row.cells)), below=row.below) for row in rows]
     titles = tuple(column.title for column in columns)
     heads = [titles] if any(titles) else []
     widths = [max(map(letters, column)) for column in zip(*heads, *(row.cells for row in rows), strict=True)]
@@ -89,7 +91,8 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int = WIDTH) ->
     for row in rows:
         lines.append(_line(columns, widths, row.cells))
         for text in row.below:
-            lines += textwrap.wrap(text, width, initial_indent=_GAP * 2, subsequent_indent=_GAP * 3)
+            said = visible(" ".join(text.split()))
+            lines += textwrap.wrap(said, width, initial_indent=_GAP * 2, subsequent_indent=_GAP * 3)
     return lines
 
 

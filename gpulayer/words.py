@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import signal
+import unicodedata
 
 from gpulayer.protocol.types import Device, JobView, Outcome, Requirements, State
 
@@ -32,8 +33,20 @@ WORDS = {
     State.LOST: "moved",
 }
 
+_JOINERS = "\u200c\u200d"  # some scripts, and some emoji, are written with them
 _WHY_LETTERS = 120  # of what a waiting job waits for: a line is one line with twenty machines too
 _ERROR_LETTERS = 200
+
+
+def visible(text: str) -> str:
+    """A text without commands to a terminal: control characters and marks of direction are written out, '\\x1b[2J'."""
+    return text if text.isprintable() else "".join(map(_visible_letter, text))
+
+
+def _visible_letter(letter: str) -> str:
+    if letter.isprintable() or letter in _JOINERS or unicodedata.category(letter) == "Zs":
+        return letter
+    return letter.encode("unicode_escape").decode()
 
 
 def duration(seconds: float) -> str:
@@ -135,7 +148,8 @@ def failure(job: JobView) -> str:
     if outcome is None:
         return ""
     why = outcome.problem or outcome.error or program_end(outcome)
-    return why.splitlines()[0][:_ERROR_LETTERS] if why else ""
+    line = why.splitlines()[0] if why else ""
+    return line if len(line) <= _ERROR_LETTERS else f"{line[: _ERROR_LETTERS - 1]}…"
 
 
 def program_end(outcome: Outcome) -> str:
@@ -209,7 +223,8 @@ def _waiting(job: JobView, symbol: str, more: str) -> str:
     device = wanted(job.requirements)
     what = f" for {device}" if device else ""
     place = f" · {ordinal(job.ahead + 1)} in line{what}" if job.ahead else what
-    return f"{symbol} waiting{place}{''.join(f' · {why}' for why in _fitting(reasons(job), more))} · job {job.id}"
+    why = reasons(job) or ([f"after {', '.join(job.after)}"] if job.after else [])
+    return f"{symbol} waiting{place}{''.join(f' · {each}' for each in _fitting(why, more))} · job {job.id}"
 
 
 def _fitting(why: list[str], more: str) -> list[str]:

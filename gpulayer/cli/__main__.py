@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import traceback
@@ -21,6 +23,8 @@ def main() -> NoReturn:
 def run(words: list[str]) -> int:
     """Run a command line; its exit code. What goes wrong is one line on stderr."""
     words = list(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal whose letters are not ours
     debug = words[:1] == ["--debug"]
     if debug:
         words.pop(0)
@@ -53,9 +57,12 @@ def _said(error: Exception) -> int:
     if type(error).__name__ == "Abort":
         return _INTERRUPTED
     from gpulayer.cli.errors import explained
+    from gpulayer.words import visible
 
     lines, code = explained(error)
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    with contextlib.suppress(OSError):  # nobody reads it, or the terminal is gone
+        sys.stderr.write("".join(f"{visible(line)}\n" for line in lines))
+        sys.stderr.flush()
     return code
 
 

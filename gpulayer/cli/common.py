@@ -48,8 +48,9 @@ def plain(value: Any) -> Any:
 
 
 def print_json(value: Any) -> None:
-    """For a program to read, on stdout."""
-    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False) + "\n")
+    """For a program to read, on stdout: valid whatever the terminal's letters are."""
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=not utf8) + "\n")
 
 
 def print_lines(lines: list[str]) -> None:
@@ -65,4 +66,4 @@ def width() -> int:
     """How wide a table may be."""
     import shutil
 
-    return max(60, min(160, shutil.get_terminal_size((100, 24)).columns))
+    return max(40, min(160, shutil.get_terminal_size((100, 24)).columns))

@@ -140,7 +140,7 @@ def _known(client: Client, name: str) -> JobView:
     try:
         return client.status(name)
     except RequestRefused as error:
-        if error.problem.code != "no_such_job":
+        if error.problem.code not in ("no_such_job", "no_such_path"):  # the second of what can't be a name
             raise
         last = [job.id for job in client.jobs(50)]
     raise UsageError(f"no job {name}{near_words(name, last)}; gpulayer job list shows them")

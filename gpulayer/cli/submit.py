@@ -154,6 +154,7 @@ def _refused_as_usage(make: type[Command], **fields: Any) -> Command:
     command = make(**fields)
     try:
         command.spec("")
+        command.source_folder()
     except CommandRefused as error:
         raise UsageError(str(error)) from error
     return command

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpulayer.cli import common
 from gpulayer.cli.common import plain, print_json
+from gpulayer.cli.errors import UsageError
 from gpulayer.cli.interrupts import Interrupts
 from gpulayer.cli.terminal import Terminal
 from gpulayer.cli.watch import Detached, OutputClosed, Watch, ended_line, why_rejected
@@ -43,9 +44,15 @@ class Wishes:
 
 def run(command: Command, wishes: Wishes) -> int:
     """Submit, and unless it is detached stay until its end. The exit code."""
+    if wishes.to is not None and not _may_be_folder(Path(wishes.to).expanduser()):
+        raise UsageError(f"--to {wishes.to}: this is no folder, and files can't come into it")
     out = sys.stderr.buffer if wishes.json else None  # stdout is for the object alone
     with Interrupts() as interrupts, Terminal(quiet=wishes.quiet, out=out) as terminal, common.open_client() as client:
         return _Run(command, wishes, interrupts, terminal, client).run()
+
+
+def _may_be_folder(path: Path) -> bool:
+    return path.is_dir() or not path.exists()
 
 
 class _Run:
@@ -81,8 +88,15 @@ class _Run:
 
     def _submit(self) -> JobView:
         began = time.monotonic()
-        self._terminal.hint("◐ looking for a control plane")
-        job, self._bundle, sent = self._client.submit_command(self._command, self._terminal.status)
+        travels = self._command.source is not None or bool(self._command.inputs)
+        self._terminal.hint(f"◐ looking {'through the files' if travels else 'for a control plane'}")
+        try:
+            answer = self._client.submit_command(self._command, self._terminal.status, self._interrupts.held)
+        except (KeyboardInterrupt, SystemExit):
+            if self._interrupts.pending is not None:  # a second one: the answer did not come
+                self._terminal.warn("gpulayer: whether the job was submitted is not known: gpulayer job list shows it")
+            raise
+        job, self._bundle, sent = answer
         self._terminal.clear()
         if self._bundle is not None:
             what = "source" if self._command.source is not None else "inputs"
@@ -95,12 +109,16 @@ class _Run:
             print_json(plain(job))
         else:
             sys.stdout.write(f"{job.id}\n")
+        pending = self._interrupts.take()
+        if pending is not None:
+            sys.stdout.flush()
+            return 128 + pending
         return exit_code(job) if job.terminal else 0
 
     # ---------------------------------------------------------------- the end
 
     def _ended(self, view: JobView, stopped_by: signal.Signals | None) -> int:
-        self._interrupts.arm()  # from here on an interrupt is noted, and ends the fetching
+        self._interrupts.disarm()  # from here on an interrupt ends the fetching
         line = ended_line(view)
         self._terminal.say(line)
         if view.state is State.REJECTED:
@@ -126,6 +144,9 @@ class _Run:
         except GpulayerError as error:
             self._terminal.warn(f"gpulayer: {error}")
             return None, False
+        except (KeyboardInterrupt, SystemExit):
+            self._terminal.warn(f"gpulayer: its files were not fetched: gpulayer job download {view.id} does that")
+            raise
         for line in came.lines():
             self._terminal.say(f"✓ {line}")
         for line in came.warnings():

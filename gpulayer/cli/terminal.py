@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from gpulayer.client.transfer import HowFar
 from gpulayer.tables import cut
+from gpulayer.words import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,13 +24,22 @@ def console_of(stream: TextIO) -> Console:
     """A console of rich's: colours where a terminal takes them and NO_COLOR does not forbid it."""
     from rich.console import Console
 
-    return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            """Nobody reads it any more: whoever prints decides what that means."""
+            raise BrokenPipeError
+
+    return Ours(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def coloured(line: str) -> Text:
-    """A line whose sign of a state, its first letter but for blanks, has the state's colour."""
+    """A line whose sign of a state, its first letter but for blanks, has the state's colour.
+
+    What others wrote, such as a job's name, gives the terminal no commands.
+    """
     from rich.text import Text
 
+    line = visible(line)
     text, at = Text(line), len(line) - len(line.lstrip())
     colour = _COLOURS.get(line[at : at + 1])
     if colour:
@@ -50,10 +60,10 @@ class Terminal:
         self._out = out or getattr(sys.stdout, "buffer", None)
         self._console: Console | None = None
         self._live = self._err.isatty() and os.environ.get("TERM") != "dumb"
-        self._both = self._live and sys.stdout.isatty()  # the program's output stands on the same screen
+        self._both = _same_place(self._out, self._err)  # the program's stdout stands between our lines
         self._shown = ""  # the line that is updated in place
         self._last = ""
-        self._mid_line = False  # what the program wrote last was no whole line
+        self._mid_line = False  # what the program wrote last where our lines go was no whole line
         self._progress: Any = None
         self._task: Any = None
 
@@ -76,7 +86,7 @@ class Terminal:
         self.clear()
         if not self._quiet:
             self._fresh_line()
-            self._print(_spread(left, right, min(_WIDTH, self.console.width - 1)))
+            self._print(_spread(visible(left), right, min(_WIDTH, self.console.width - 1)))
 
     def warn(self, text: str) -> None:
         """What a person has to know, also with `quiet`."""
@@ -99,7 +109,7 @@ class Terminal:
             self._print(line)
             return
         self._fresh_line()
-        text = cut(line, self.console.width - 1)
+        text = cut(visible(line), self.console.width - 1)
         self._err.write("\r\x1b[2K")
         self._print(text, end="")
         self._shown = text
@@ -131,7 +141,7 @@ class Terminal:
         self._err.flush()
 
     def _fresh_line(self) -> None:
-        if self._mid_line and self._both:
+        if self._mid_line:
             self._err.write("\n")
             self._mid_line = False
 
@@ -172,7 +182,8 @@ class Terminal:
             raise OSError(f"there is no {stream}")
         target.write(data)
         target.flush()
-        self._mid_line = not data.endswith(b"\n")
+        if data and (self._both or stream == "stderr"):
+            self._mid_line = not data.endswith(b"\n")
 
     def __enter__(self) -> Terminal:
         return self
@@ -181,7 +192,16 @@ class Terminal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.clear()
-        self._fresh_line()
+        if self._live:  # elsewhere the program's bytes stay as they were
+            self._fresh_line()
+
+
+def _same_place(out: BinaryIO | None, err: TextIO) -> bool:
+    """Whether two streams end in the same terminal, pipe or file."""
+    try:
+        return out is not None and os.path.sameopenfile(out.fileno(), err.fileno())
+    except (OSError, ValueError):  # one is closed, or in memory
+        return False
 
 
 def _spread(left: str, right: str, width: int) -> str:

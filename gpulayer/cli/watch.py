@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from dataclasses import dataclass
 
 from gpulayer.cli.interrupts import AskedAgain, Interrupts
 from gpulayer.cli.terminal import Terminal
+from gpulayer.client import asks
 from gpulayer.client.client import Client
+from gpulayer.client.errors import NobodyAnswers
 from gpulayer.client.following import LOOK_S, Following
+from gpulayer.client.remote import Unreachable
 from gpulayer.protocol.types import JobView, State
 from gpulayer.words import device_name, progress_of, reasons, status_line
 
@@ -78,10 +82,18 @@ class Watch:
 
     def _watch_array(self) -> None:
         """Its tasks run side by side: their output is in their logs."""
+        woken = threading.Event()
+        self._interrupts.wake = woken.set
         while not self.view.terminal:
+            woken.clear()
             self._act()
             self._terminal.status(f"{progress_of(self.view)} · job {self.view.id}")
-            self.view = self._client.wait_for(self.view.id, _ARRAY_LOOK_S)
+            try:
+                self.view = self._client.api.ask(asks.job(self.view.id, wait_s=_ARRAY_LOOK_S), patience_s=0.0)
+                self._say_away(away=False)
+            except (NobodyAnswers, Unreachable):
+                self._say_away(away=True)
+                woken.wait(_ARRAY_LOOK_S)
 
     # ---------------------------------------------------------------- what is told
 
@@ -112,7 +124,9 @@ class Watch:
 
     def _look_at_the_control_plane(self) -> None:
         connection = self._client.connection
-        away = bool(connection.away) and not connection.wait_ready(0)
+        self._say_away(away=bool(connection.away) and not connection.wait_ready(0))
+
+    def _say_away(self, *, away: bool) -> None:
         if away and not self._seen.away:
             self._terminal.say(f"◌ control plane out of reach, the job goes on · job {self.view.id}")
         elif self._seen.away and not away:
@@ -150,7 +164,11 @@ class Watch:
             if answer == "d":
                 raise Detached(f"job {self.view.id} goes on: gpulayer job logs -f {self.view.id}")
         self.stopped_by = number
-        self.view = self._client.cancel(self.view.id)
+        try:
+            with self._interrupts.held():
+                self.view = self._client.cancel(self.view.id)
+        except (KeyboardInterrupt, SystemExit):
+            raise Detached(f"the control plane did not answer yet; gpulayer job cancel {self.view.id}") from None
         self._show()
 
     def _asked(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpulayer.client import asks
 from gpulayer.client.asks import Ask, Away
-from gpulayer.client.errors import ControlPlaneError, RequestRefused
+from gpulayer.client.errors import ControlPlaneError, NobodyAnswers, RequestRefused
 from gpulayer.client.tls import httpx_options
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.types import JobView, SessionView, WorkerView
@@ -53,7 +53,7 @@ class Tries:
         if self._clock() >= self._until_s or not (ask.again or not _arrived(error)):
             if isinstance(error, ControlPlaneError):
                 raise error
-            raise ControlPlaneError(f"{url} does not answer: {error}") from error
+            raise NobodyAnswers(f"{url} does not answer: {error}") from error
         pause_s, self._pause_s = self._pause_s, min(_LONGEST_PAUSE_S, self._pause_s * 2)
         return pause_s
 

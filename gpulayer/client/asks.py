@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 BATCH_JOBS = 10_000
 """Jobs of one request at most."""
+
+BATCH_BYTES = 32_000_000
+"""Of one request that brings many jobs, unless one alone is larger."""
 
 LONGEST_WAIT_S = 60.0
 """So long a control plane holds a request that waits for a job's end."""
@@ -145,7 +148,23 @@ def submit(key: str, spec: JobSpec) -> Ask[JobView]:
     return Ask(method="POST", path="/v1/jobs", kind=JobView, content=_body(Submission(key=key, spec=spec)))
 
 
-def submit_batch(jobs: list[Submission]) -> Ask[_Batch]:
+def in_batches(jobs: Iterable[Submission]) -> Iterator[list[msgspec.Raw]]:
+    """Jobs, encoded, in parts of which each goes into one request. Raises `GpulayerError` for what can't be sent."""
+    part: list[msgspec.Raw] = []
+    size_bytes = 0
+    for job in jobs:
+        encoded = msgspec.Raw(_body(job))
+        count = len(encoded)
+        if part and (len(part) == BATCH_JOBS or size_bytes + count > BATCH_BYTES):
+            yield part
+            part, size_bytes = [], 0
+        part.append(encoded)
+        size_bytes += count
+    if part:
+        yield part
+
+
+def submit_batch(jobs: Sequence[Submission] | Sequence[msgspec.Raw]) -> Ask[_Batch]:
     """Many new jobs, all or none; the answer has their ids in order."""
     return Ask(method="POST", path="/v1/jobs/batch", kind=_Batch, content=_body({"jobs": jobs}), takes_s=60.0)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from gpulayer.client import asks
 from gpulayer.client.api import Api, Find
@@ -146,22 +150,32 @@ class Client:
         )
         return Job(self.submit_command(command)[0].id, self)
 
-    def submit_command(self, command: Command, tell: Tell = _silent) -> tuple[JobView, Bundle | None, Sent | None]:
-        """Submit; the job, what travelled with it, and what of that was sent. `tell` takes lines for who waits."""
+    def submit_command(
+        self,
+        command: Command,
+        tell: Tell = _silent,
+        asking: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> tuple[JobView, Bundle | None, Sent | None]:
+        """Submit; the job, what travelled with it, and what of that was sent.
+
+        `tell` takes lines for who waits; within `asking` is whatever may make a job.
+        """
         command.spec("")  # says what is wrong before anything is read or sent
         bundle, sent = self._bundle(command), None
         submission = _submission(command, bundle)
         try:
-            job = self.ask(asks.submit(submission.key, submission.spec))
+            with asking():
+                job = self.ask(asks.submit(submission.key, submission.spec))
         except RequestRefused as error:
             if error.problem.code != "bundle_unknown" or bundle is None:
                 raise
             sent = self.sender.send(bundle, self.api.endpoint, tell)
-            job = self.ask(asks.submit(submission.key, submission.spec))
+            with asking():
+                job = self.ask(asks.submit(submission.key, submission.spec))
         return job, bundle, sent
 
     def submit_batch(self, commands: Iterable[Command | Mapping[str, Any]]) -> list[Job]:
-        """Submit many commands, by one request for every 10,000 of them; of each request all are taken, or none.
+        """Submit many commands, by one request for every 10,000 of them, or 32 MB; of each all are taken, or none.
 
         Args:
             commands: `Command`s, or dicts of its fields. Each folder and set of inputs is looked through once.
@@ -178,12 +192,11 @@ class Client:
                 bundles[what] = self._bundle(command)
             submissions.append(_submission(command, bundles[what]))
         jobs: list[Job] = []
-        for begin in range(0, len(submissions), asks.BATCH_JOBS):
-            part = submissions[begin : begin + asks.BATCH_JOBS]
+        for part in asks.in_batches(submissions):
             jobs += [Job(job, self) for job in self._batch(part, bundles.values())]
         return jobs
 
-    def _batch(self, submissions: list[Submission], bundles: Iterable[Bundle | None]) -> list[str]:
+    def _batch(self, submissions: list[msgspec.Raw], bundles: Iterable[Bundle | None]) -> list[str]:
         try:
             return self.ask(asks.submit_batch(submissions)).jobs
         except RequestRefused as error:

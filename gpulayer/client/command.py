@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from gpulayer.protocol.types import CommandSpec, JobSpec, Requirements
 
 Array: TypeAlias = "str | int | range | Iterable[int]"
 
-MOST_TASKS = 100_000
+MOST_TASKS = 10_000
 _NAME_LETTERS = 64
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -51,9 +52,12 @@ class Command:
 
     def source_folder(self) -> Source | None:
         """The folder that travels."""
-        if self.source is None or isinstance(self.source, Source):
-            return self.source
-        return Source(folder=str(self.source))
+        source = (
+            self.source if self.source is None or isinstance(self.source, Source) else Source(folder=str(self.source))
+        )
+        if source is not None and not source.folder:
+            raise CommandRefused("the source folder has no name; '.' is the current one")
+        return source
 
     def all_inputs(self) -> tuple[Input, ...]:
         """What travels besides. Raises `SourceRefused`."""
@@ -64,6 +68,8 @@ class Command:
     def spec(self, bundle: str) -> JobSpec:
         """What is sent, with the digest of its bundle ('' for none). Raises `CommandRefused`."""
         argv = argv_of(self.argv)
+        if self.key == "":
+            raise CommandRefused("the idempotency key is empty: every command without one would be the same job")
         command = CommandSpec(
             argv=argv,
             bundle=bundle,
@@ -167,8 +173,10 @@ def ranges_of(array: Array) -> tuple[tuple[int, int], ...]:
         pairs = [_pair(part.strip(), array) for part in array.split(",")]
     elif isinstance(array, int):
         pairs = [(0, array - 1)]
+    elif isinstance(array, range) and array.step == 1:
+        pairs = [(array.start, array.stop - 1)] if array else []
     else:
-        pairs = [(number, number) for number in array]
+        pairs = [(number, number) for number in itertools.islice(array, MOST_TASKS + 1)]
     ranges: list[tuple[int, int]] = []
     for first, last in sorted(pairs):
         if first < 0 or last < first:
@@ -181,7 +189,7 @@ def ranges_of(array: Array) -> tuple[tuple[int, int], ...]:
     if not count:
         raise CommandRefused("an array without indices has nothing to run")
     if count > MOST_TASKS:
-        raise CommandRefused(f"an array of {count} tasks is too large: {MOST_TASKS} at most")
+        raise CommandRefused(f"an array has {MOST_TASKS:,} tasks at most, this one {count:,}: submit it in parts")
     return tuple(ranges)
 
 

@@ -16,6 +16,10 @@ class ControlPlaneError(GpulayerError):
     """No control plane answers, and none could be started."""
 
 
+class NobodyAnswers(ControlPlaneError):
+    """One that is known does not answer now."""
+
+
 class RequestRefused(GpulayerError):
     """The control plane did not do what was asked."""
 

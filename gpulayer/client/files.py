@@ -80,6 +80,7 @@ class Came:
         return lines + [f"--output {glob}: the {self.work} {_NO_SUCH[self.work]}" for glob in self.unmatched]
 
 
+_NOT_ASKED = "no --output asked for it"
 _NO_SUCH = {"cell": "made and changed no such file", "job": "left no such file"}
 
 
@@ -124,21 +125,26 @@ class Files:
         """
         again = f"gpulayer job download {job.id} fetches them"
         within = f"{job.id}/{{}}/" if job.tasks or any(each.index for each in outputs) else ""
+        globs = Globs(home.globs) if home.globs is not None else None
+        asked = [each for each in outputs if globs is None or globs.match(each.path)]
         try:
             manifest = Manifest(
                 FileEntry(
                     path=within.format(each.index) + each.path, mode=each.mode, size=each.size, sha256=each.sha256
                 )
-                for each in outputs
+                for each in asked
             )
             home.root.mkdir(parents=True, exist_ok=True)
             came = _Delivery(job.id, replace(home, globs=None), manifest, self._ours, "job").run(tie, tell, again)
         except SourceError as error:
             raise FilesRefused(f"the files of job {job.id} can't be taken: {error}") from error
         except OSError as error:
-            raise FilesRefused(f"the files of job {job.id} can't be written here: {error}; then {again}") from error
-        if home.globs is not None:
-            came.unmatched = Globs(home.globs).without_match(each.path for each in outputs)
+            why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            raise FilesRefused(f"the files of job {job.id} can't be written here: {why}; then {again}") from error
+        if globs is not None:
+            came.unmatched = globs.without_match(each.path for each in outputs)
+            others = [within.format(each.index) + each.path for each in outputs if not globs.match(each.path)]
+            came.refused += [(path, _NOT_ASKED) for path in others]
         return came
 
 
@@ -182,7 +188,7 @@ class _Delivery:
             self._came.unmatched = globs.without_match(entry.path for entry in files)
         for entry in files:
             if globs is not None and not globs.match(entry.path):
-                self._came.refused.append((entry.path, "no --output asked for it"))
+                self._came.refused.append((entry.path, _NOT_ASKED))
             elif _is_gits(entry.path) or (os.name == "nt" and ":" in entry.path):
                 self._came.refused.append((entry.path, "nothing is written there"))
             else:

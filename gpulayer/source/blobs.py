@@ -46,6 +46,7 @@ PARTIAL_KEPT_S = 7 * 86_400.0
 """So long after its last piece a blob that is here in part is kept."""
 
 _LEFT_OVER_S = 86_400.0
+_RELIED_S = 3600.0
 _COARSE_NS = 50_000_000
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ROW = struct.Struct(">32sQQ")
@@ -131,6 +132,8 @@ class Blobs(BlobReader):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._numbers = itertools.count()
         self._gate = threading.Lock()  # whoever counts on a blob, and whoever removes one
+        self._relying = threading.Lock()  # the same, for a moment only
+        self._relied: dict[str, float] = {}  # digest -> when somebody last asked for it by `rely`, Unix time
         self._used: dict[str, float] = {}  # when the time of a file was set
         self._clear_left_overs()
 
@@ -188,17 +191,37 @@ class Blobs(BlobReader):
             self.used(digests)
             return self.missing(digests)
 
+    def rely(self, digest: str) -> bool:
+        """Whether a blob is here; then nothing removes it for a while. Waits for no disk but to look for it.
+
+        Raises `BlobError` for what is no digest.
+        """
+        with self._relying:
+            here = self.find(digest) is not None
+            if here:
+                self._relied[digest] = time.time()
+        return here
+
+    def relied(self) -> set[str]:
+        """The blobs that `rely` keeps now."""
+        with self._relying:
+            now = time.time()
+            self._relied = {digest: at for digest, at in self._relied.items() if now - at < _RELIED_S}
+            return set(self._relied)
+
     def remove(self, file: BlobFile) -> bool:
         """Remove a file with the blobs in it, unless it was used meanwhile; whether it is gone. Raises OSError."""
         digests = self.in_file(file.path)
         try:
-            with self._gate:
-                if os.stat(file.path).st_mtime != file.used_at:
+            with self._gate, self._relying:
+                if os.stat(file.path).st_mtime != file.used_at or not self._relied.keys().isdisjoint(digests):
                     return False
-                os.unlink(file.path)
+                gone = f"{self._new}/{os.getpid()}-{next(self._numbers)}-{secrets.token_hex(4)}"
+                os.replace(file.path, gone)
+                self._shared.forget({file.path}, map(bytes.fromhex, digests))
+            os.unlink(gone)  # of a large file it takes its time
         except FileNotFoundError:
-            pass
-        self._shared.forget({file.path}, map(bytes.fromhex, digests))
+            self._shared.forget({file.path}, map(bytes.fromhex, digests))
         return True
 
     def take(self, blobs: Iterable[tuple[str, int, Iterable[bytes]]]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpulayer.source import Manifest, SourceError
@@ -94,6 +95,7 @@ class Retention:
     # ---------------------------------------------------------------- blobs
 
     def _remove_blobs(self, kept: Kept) -> None:
+        self._blobs.relied()  # what it remembers for long enough, it forgets
         files = list(self._blobs.files())
         too_many = sum(file.size for file in files) - self._limit_bytes
         if too_many <= 0:
@@ -116,8 +118,7 @@ class Retention:
             self._go_on()
         for digest in manifests - {""}:
             if digest in self._blobs:
-                entries = Manifest.from_bytes(self._blobs.read(digest)).files
-                named.update(bytes.fromhex(entry.sha256) for entry in entries if entry.sha256)
+                named.update(_named_in(self._blobs.read(digest)))
             self._go_on()
         return named
 
@@ -132,8 +133,25 @@ class Retention:
                     first.append(file)
             elif now - file.used_at > UNUSED_S + 2 * USED_EVERY_S:
                 later.append(file)
+        removed = self._remove_some(_oldest_first(first), named, wanted)
+        if removed < wanted:
+            named |= self._relied()  # by jobs that came meanwhile: they found their manifests still here
+            removed += self._remove_some(_oldest_first(later), named, wanted - removed)
+        return removed
+
+    def _relied(self) -> set[bytes]:
+        """The raw digests of all blobs that manifests name which jobs count on that may not be in the store yet."""
+        named: set[bytes] = set()
+        for digest in self._blobs.relied():
+            span = self._blobs.find(digest)
+            if span is not None and _begins_as_manifest(span.path, span.offset):
+                named.update(_named_in(self._blobs.read(digest)))
+        return named
+
+    def _remove_some(self, files: list[BlobFile], named: set[bytes], wanted: int) -> int:
+        """The same, of these files."""
         removed = 0
-        for file in (*_oldest_first(first), *_oldest_first(later)):
+        for file in files:
             if removed >= wanted or self._stop.is_set():
                 break
             if named.isdisjoint(map(bytes.fromhex, self._blobs.in_file(file.path))) and self._blobs.remove(file):
@@ -146,10 +164,19 @@ def _oldest_first(files: list[BlobFile]) -> list[BlobFile]:
     return sorted(files, key=lambda file: file.used_at)
 
 
+def _named_in(manifest: bytes) -> Iterator[bytes]:
+    return (bytes.fromhex(entry.sha256) for entry in Manifest.from_bytes(manifest).files if entry.sha256)
+
+
 def _may_be_manifest(file: BlobFile) -> bool:
     """Whether a file begins as manifests do. One that does, and is none, goes first: that harms nobody."""
+    return _begins_as_manifest(file.path, 0)
+
+
+def _begins_as_manifest(path: str, offset: int) -> bool:
     try:
-        with open(file.path, "rb", buffering=0) as opened:
+        with open(path, "rb", buffering=0) as opened:
+            opened.seek(offset)
             return opened.read(2) == b"\x92\x01"
     except FileNotFoundError:
         return False

@@ -13,12 +13,19 @@ from gpulayer_server.core.state import Attempt, Job, Session, Worker
 
 def unfounded(plane: Plane) -> str:
     """The first thing in a plane that has no ground; '' when it is sound."""
-    for problem in (*_queue(plane), *_tasks(plane), *_workers(plane), *_sessions(plane), *_attempts(plane)):
+    for problem in (
+        *_queue(plane),
+        *_jobs(plane),
+        *_tasks(plane),
+        *_workers(plane),
+        *_sessions(plane),
+        *_attempts(plane),
+    ):
         return problem
     return ""
 
 
-def _tasks(plane: Plane) -> Iterator[str]:
+def _jobs(plane: Plane) -> Iterator[str]:
     for job in plane.jobs.values():
         if all(task.done for task in job.tasks):
             yield f"the plane remembers job {job.id}, which is done"
@@ -32,6 +39,9 @@ def _tasks(plane: Plane) -> Iterator[str]:
             yield f"job {job.id} has ended as {job.state}: {job.tasks}"
         if job.waits_for and any(task.state is not State.QUEUED and not task.terminal for task in job.tasks):
             yield f"job {job.id} waits for {job.waits_for}, and runs"
+
+
+def _tasks(plane: Plane) -> Iterator[str]:
     for task in plane.tasks.values():
         waits = plane.jobs[task.job].waits_for
         if (task.state is State.QUEUED and not waits) != (task.id in plane.queue):

@@ -119,6 +119,9 @@ def _check_cause(truth: Truth, job: Job, task: Task, view: JobView) -> None:
         raise Violation(f"{task.id} was cancelled by nobody: {view}")
     if view.started_at is not None and view.attempt not in truth.programs:
         raise Violation(f"{view.attempt} is told to have started, and never ran: {view}")
+    told_all = view.kind == "command" and view.terminal and view.end_offset is not None
+    if told_all and view.attempt in truth.programs and view.started_at is None:
+        raise Violation(f"{view.attempt} ran and ended, and is not told to have started: {view}")
     if view.state is State.SUCCEEDED and view.attempt not in truth.programs:
         raise Violation(f"{task.id} succeeded, but {view.attempt} never ran")
     after = [reason for reason in view.reasons if reason.code == "after"]

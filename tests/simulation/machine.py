@@ -51,7 +51,7 @@ def plot(rng: random.Random, attempt: str, spec: JobSpec, *, large: float, faili
 
     `large`: of what it writes, the part that is larger than a frame; `failing`: how probably it raises in the end.
     """
-    words = spec.cell.code.split() if spec.cell is not None else spec.command.argv if spec.command is not None else ()
+    words = spec.cell.code.split() if spec.cell is not None else list(spec.command.argv if spec.command else ())
     seconds = float(words[0])
     count = rng.randint(1, 6)
     first_s = 0.0 if rng.random() < 0.8 else 0.5 * rng.random()

@@ -17,7 +17,11 @@ from tests.simulation.world import World
 Make = Callable[..., World]
 Scenario = Callable[[Make], None]
 
-_MODULES = ("tests.simulation.situations", "tests.simulation.situations_of_words")
+_MODULES = (
+    "tests.simulation.situations",
+    "tests.simulation.situations_of_words",
+    "tests.simulation.situations_of_commands",
+)
 _scenarios: dict[str, Callable[[], None]] = {}
 
 

@@ -10,6 +10,7 @@ import stat
 from gpulayer_worker.layout import Layout
 
 _SPARE = 64
+_FURNITURE = frozenset({"out", "err", "workspace"})
 
 
 class Rooms:
@@ -32,7 +33,7 @@ class Rooms:
     def take(self, attempt: str) -> None:
         """Make a command's folder, with an empty workspace. Raises OSError."""
         folder = os.fspath(self._layout.attempt(attempt))
-        if self._spare:
+        if self._spare and not os.path.exists(folder):
             os.rename(self._spare.pop(), folder)
             return
         try:
@@ -47,7 +48,7 @@ class Rooms:
     def give_back(self, attempt: str, *, pristine: bool) -> None:
         """A command's folder is wanted no more. `pristine`: it wrote no output, and no other files were given to it."""
         folder = os.fspath(self._layout.attempt(attempt))
-        if pristine and len(self._spare) < _SPARE and _is_empty(f"{folder}/workspace"):
+        if pristine and len(self._spare) < _SPARE and _is_as_given(folder):
             self._made += 1
             spare = f"{self._data}/room-{self._made}"
             try:
@@ -79,9 +80,14 @@ class Rooms:
         self._sweeping = None
 
 
-def _is_empty(folder: str) -> bool:
+def _is_as_given(folder: str) -> bool:
+    workspace = f"{folder}/workspace"
     try:
-        return not os.listdir(folder) and stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+        return (
+            _FURNITURE.issuperset(os.listdir(folder))
+            and not os.listdir(workspace)
+            and stat.S_IMODE(os.stat(workspace).st_mode) == 0o700
+        )
     except OSError:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections import Counter
@@ -18,6 +19,8 @@ from gpulayer_server.commands.holding import Holding, UpError, machine
 from gpulayer_server.http.tokens import NewToken, TokenView
 from gpulayer_server.http.watch import Changes
 from gpulayer_server.http.watch import Fleet as All
+
+log = logging.getLogger("gpulayer.server")
 
 _AGAIN_S = 0.5
 _SAID_AFTER_S = 3.0  # of a control plane that changes hands nobody needs to hear
@@ -50,7 +53,7 @@ class Fleet:
         _say(f"{_RULE * 2}{title}{_RULE * max(2, 76 - len(title))}")
         for name, value in rows:
             _say(f"  {name:<{width}}   {value}")
-        _say(f"  On another machine, paste this line (once, within {_duration(self._expires_s)}):")
+        _say(f"  On another machine, paste this line (once, within {spoken(self._expires_s)}):")
         _say("")
         _say(self._line(token))
         _say("")
@@ -80,8 +83,8 @@ class Fleet:
                             _say("  the control plane answers again")
                         lost_at, said = None, False
                         await self._follow(socket, endpoint)
-            except (OSError, ConnectionClosed, InvalidHandshake, httpx.HTTPError, TimeoutError):
-                pass  # it is said below, where it lasts
+            except (OSError, ConnectionClosed, InvalidHandshake, httpx.HTTPError, TimeoutError, UpError) as error:
+                log.info("the control plane does not answer now: %s", error)  # said below, where it lasts
             lost_at = lost_at or time.monotonic()
             if not said and time.monotonic() - lost_at > _SAID_AFTER_S:
                 said = True
@@ -106,7 +109,7 @@ class Fleet:
         before = self._known.get(worker.id)
         if worker.connected and (before is None or not before.connected):
             came = "is back" if before is not None else "is there" if worker.local else "joined"
-            return f"  ● {worker.name} {came} · {_has(worker)}"
+            return f"  ● {worker.name} {came} · {described(worker)}"
         if before is not None and before.connected and not worker.connected:
             return f"  ○ {worker.name} is out of reach; what runs there goes on"
         return ""
@@ -126,7 +129,7 @@ class Fleet:
         if self._token is not None and await self._is_live(endpoint, self._token.id):
             return
         token = await self._new_token()
-        _say(f"  for the next machine (once, within {_duration(self._expires_s)}):")
+        _say(f"  for the next machine (once, within {spoken(self._expires_s)}):")
         _say("")
         _say(self._line(token))
         _say("")
@@ -161,13 +164,15 @@ def _client(endpoint: Endpoint) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=endpoint.url, headers=headers, trust_env=False, verify=False, timeout=20.0)
 
 
-def _has(worker: WorkerView) -> str:
+def described(worker: WorkerView) -> str:
+    """What a machine has: '2 × RTX 4090, 16 slots'."""
     kinds = Counter(f"{device.name or device.kind}" for device in worker.inventory.devices)
     devices = [f"{count} × {name}" if count > 1 else name for name, count in kinds.items()]
     return ", ".join([*devices, f"{worker.slots} slot{'s' if worker.slots != 1 else ''}"])
 
 
-def _duration(seconds: float) -> str:
+def spoken(seconds: float) -> str:
+    """'24 hours', '90 s'."""
     for unit, length in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:g} {unit}"

@@ -22,7 +22,7 @@ _BAD_QUERY = 4400
 
 
 class EventsSocket(Socket):
-    """GET /v1/jobs/ID/events?attempt=A&after=SEQ, a websocket.
+    """GET /v1/jobs/ID/events?attempt=A&after=SEQ&index=N, a websocket; without an index it is the first task's output.
 
     `job` first and at each change, `attempt` before its first event, `events` in order from record SEQ + 1 of attempt A
     on, or from the first where another attempt runs by now. The next frame goes when the last one was taken.
@@ -35,7 +35,11 @@ class EventsSocket(Socket):
         if not after.removeprefix("-").isdecimal():
             self.close(_BAD_QUERY, "after must be a whole number")
             return
-        self._name, self._after = name, int(after)
+        index = self.get_query_argument("index", "")
+        if index and not index.isdecimal():
+            self.close(_BAD_QUERY, "index must be a whole number")
+            return
+        self._name, self._after, self._index = name, int(after), int(index) if index else None
         self._news = asyncio.Event()
         self._view: JobView | None = None  # the newest, not yet told
         self._attempt: str | None = None
@@ -47,12 +51,12 @@ class EventsSocket(Socket):
     def _start(self) -> None:
         if self not in self.shell.clients:
             return  # it left meanwhile
-        self._view = self.shell.view(self._name)
+        self._view = self.shell.view(self._name, self._index)
         if self._view is None:
             self.close(_NO_SUCH_JOB, "no such job")
             return
-        self._known = self.get_query_argument("attempt", self._view.attempt or "")
-        self.shell.follow(self._name, self)
+        self._known = self.get_query_argument("attempt", self._attempt_of(self._view) or "")
+        self.shell.follow(self._name, self, self._index)
         self._task = asyncio.ensure_future(self._send_all())
 
     def update(self, view: JobView) -> None:
@@ -74,8 +78,9 @@ class EventsSocket(Socket):
                 over = view is not None and view.terminal
                 if view is not None and not over:
                     await self._say(type="job", job=view)
-                if view is not None and view.attempt is not None and view.attempt != self._attempt:
-                    await self._begin(view.attempt, self._after if view.attempt == self._known else -1)
+                attempt = self._attempt_of(view) if view is not None else None
+                if attempt is not None and attempt != self._attempt:
+                    await self._begin(attempt, self._after if attempt == self._known else -1)
                 await self._send_events()
                 if over:
                     await self._say(type="job", job=view)
@@ -88,6 +93,10 @@ class EventsSocket(Socket):
             self.close(1011, "the job's output can't be read now")
             return
         self.close(1000, "the job is over")
+
+    def _attempt_of(self, view: JobView) -> str | None:
+        """Whose output it is: of a job with many tasks, not always that of the task which it shows."""
+        return self.shell.first_attempt(self._name) if view.tasks else view.attempt
 
     async def _begin(self, attempt: str, after: int) -> None:
         self._attempt = attempt

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from gpulayer.protocol.types import JobSpec, JobView, Problem, State, Struct
 from gpulayer.source import Manifest
@@ -20,13 +22,14 @@ MAX_JOBS = 10_000
 
 MAX_WAIT_S = 60.0
 _LISTED = 1000
+_HIGHEST_INDEX = 2**31 - 1
 _AT_ONCE = 200  # are decoded or looked up before the loop has its turn again
 
 
 class SubmitBody(Struct, frozen=True, kw_only=True):
     """A job by HTTP."""
 
-    key: str
+    key: Annotated[str, Meta(min_length=1)]
     spec: JobSpec
 
 
@@ -87,7 +90,10 @@ class _JobHandler(Handler):
     def index(self) -> int | None:
         """That of the query."""
         text = self.get_query_argument("index", "")
-        return whole_number(text, "index") if text else None
+        index = whole_number(text, "index") if text else None
+        if index is not None and not 0 <= index <= _HIGHEST_INDEX:
+            raise bad_request(f"index must be a number from 0 to {_HIGHEST_INDEX}, not {text[:40]}")
+        return index
 
     def view(self, name: str, index: int | None = None) -> JobView:
         """A job, or one task of it; a problem where it is not there."""

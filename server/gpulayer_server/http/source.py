@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
+import os
 import queue
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from tornado import web
@@ -22,6 +26,8 @@ from gpulayer_server.http.base import Handler, ProblemError, parse
 MAX_UPLOAD_BYTES = 4 * 1024**3
 """Of one upload, as it travels and as it is unpacked."""
 
+_RESERVE_BYTES = 256_000_000  # of the disk, which files leave free
+_RESERVE_PART = 50  # or so small a part of it, if that is less
 _HELD_BYTES = 4 << 20  # of an upload wait at most for the thread that stores them
 _TOLD_BYTES = 1 << 20
 _STALLED_S = 300.0
@@ -51,6 +57,13 @@ def _bad(error: Exception) -> ProblemError:
 def _full(error: OSError) -> ProblemError:
     problem = Problem(status=507, code="disk", title="the control plane can't store the source", detail=str(error))
     return ProblemError(problem)
+
+
+def check_room(folder: Path, size_bytes: int) -> None:
+    """Files never take the last of a disk: the control plane writes down there what jobs do. Raises OSError."""
+    disk = shutil.disk_usage(folder)
+    if disk.free - size_bytes < min(_RESERVE_BYTES, disk.total // _RESERVE_PART):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def _problem(error: BaseException) -> BaseException:
@@ -228,6 +241,7 @@ def _store(stream: Stream, blobs: Blobs, manifests: Manifests, bundle: str, near
             if digest == bundle:
                 manifest.append(b"".join(chunks))
             else:
+                check_room(blobs.folder, size)
                 yield digest, size, chunks
 
     stored = blobs.take(without_manifest())

@@ -15,9 +15,12 @@ from gpulayer.source.again import CHUNK_BYTES
 from gpulayer.source.partial import ChunkDamaged, OffsetMoved, Partials
 from gpulayer_server.http.base import Handler, ProblemError
 from gpulayer_server.http.rest import whole_number
+from gpulayer_server.http.source import check_room
 
 _ROOM_BYTES = 8 * CHUNK_BYTES  # of chunks that are on their way, of all uploads together
 _STALLED_S = 120.0
+_MOST_BYTES = 2**63 - 1
+_DIGITS = 19
 
 
 class UploadAnswer(Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -114,6 +117,7 @@ class UploadHandler(Handler):
         size, offset = self._size(), self._number("Upload-Offset")
         checksum = self.request.headers.get("Upload-Checksum", "")
         try:
+            check_room(self.shell.blobs.folder, self._held_bytes)
             here = await asyncio.to_thread(self.uploads.partials.add, digest, size, offset, self._pieces, checksum)
         except (OffsetMoved, BlobError, OSError) as error:
             raise self._problem(error) from error
@@ -139,13 +143,13 @@ class UploadHandler(Handler):
 
     def _size(self) -> int:
         size = whole_number(self.get_query_argument("size", ""), "size")
-        if size < 0:
+        if not 0 <= size <= _MOST_BYTES:
             raise ProblemError(Problem(status=400, code="bad_request", title=f"size can't be {size}"))
         return size
 
     def _number(self, header: str) -> int:
         text = self.request.headers.get(header, "")
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > _DIGITS:
             title = f"the request needs the header {header}, a number of bytes"
             raise ProblemError(Problem(status=400, code="bad_request", title=title))
         return int(text)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import islice
 
 import msgspec
 from tornado import websocket
 
 from gpulayer._version import __version__
 from gpulayer.protocol.types import JobView, SessionView, Struct, WorkerView
-from gpulayer_server.core.views import session_view, waiting_view, worker_view
+from gpulayer_server.core.views import session_view, worker_view
 from gpulayer_server.http.base import Socket
 from gpulayer_server.shell import log
 
 _PAUSE_S = 0.2  # between two messages: people see no more
 _JOBS = 50  # of those that ended
+_SLICE = 50  # jobs that are looked at in one turn of the loop
 _LIVE = 500  # of those that live: a queue of thousands is counted, not shown
 
 
@@ -82,19 +84,22 @@ class WatchSocket(Socket):
             log.exception("the fleet can't be told")
             self.close(1011, "the fleet can't be read now")
 
-    async def _when_committed(self, read: Callable[[], str]) -> str:
+    async def _when_committed(self, read: Callable[[], Awaitable[str]]) -> str:
         """What `read` sees once everything decided so far is committed."""
+        await self._committed()
+        return await read()
+
+    async def _committed(self) -> None:
         committed = asyncio.Event()
         self.shell.after_commits(committed.set)
         await committed.wait()
-        return read()
 
-    def _all(self) -> str:
+    async def _all(self) -> str:
         shell = self.shell
         self._look()
-        ended = [job.id for job in shell.store.recent_jobs(self.owner, _JOBS)]
-        live = [job.id for job in shell.plane.jobs.values() if job.owner == self.owner][-_LIVE:]
-        jobs = self._jobs({*ended, *live})
+        ended = [stored.job.id for stored in shell.store.page(_JOBS, owner=self.owner)]
+        live = (job.id for job in reversed(shell.plane.jobs.values()) if job.owner == self.owner)
+        jobs = await self._jobs({*ended, *islice(live, _LIVE)})
         return _text(
             Fleet(
                 version=__version__,
@@ -106,7 +111,7 @@ class WatchSocket(Socket):
             )
         )
 
-    def _changes(self) -> str:
+    async def _changes(self) -> str:
         workers, sessions = self._workers, self._sessions
         self._look()
         touched, self._touched = self._touched, set()
@@ -116,7 +121,7 @@ class WatchSocket(Socket):
             sessions=tuple(view for name, view in self._sessions.items() if sessions.get(name) != view),
             workers_gone=tuple(workers.keys() - self._workers.keys()),
             sessions_gone=tuple(sessions.keys() - self._sessions.keys()),
-            jobs=self._jobs(touched | self._waiting.keys()),
+            jobs=await self._jobs(touched | self._waiting.keys()),
         )
         return "" if changes.empty else _text(changes)
 
@@ -125,13 +130,14 @@ class WatchSocket(Socket):
         self._workers = {worker.id: worker_view(worker) for worker in plane.workers.values()}
         self._sessions = {s.id: session_view(plane, s) for s in plane.sessions.values() if s.owner == self.owner}
 
-    def _jobs(self, names: set[str]) -> tuple[JobView, ...]:
+    async def _jobs(self, names: set[str]) -> tuple[JobView, ...]:
         """The owner's jobs of these names, newest first; one that waits as it did is left out."""
-        plane, now = self.shell.plane, self.shell.clock.now()
         views: list[JobView] = []
-        for name in names:
-            live = plane.jobs.get(name)
-            view = waiting_view(plane, live, now) if live is not None else self.shell.view(name)
+        for n, name in enumerate(names, 1):
+            if n % _SLICE == 0:
+                await asyncio.sleep(0)  # there may be thousands, and others wait
+                await self._committed()
+            view = self.shell.view(name)
             if view is None or view.owner != self.owner or view == self._waiting.get(name):
                 continue
             views.append(view)

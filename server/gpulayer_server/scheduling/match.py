@@ -84,8 +84,8 @@ def busy(requirements: Requirements, worker: Candidate) -> list[Reason]:
 
 
 def has_room(requirements: Requirements, worker: Candidate) -> bool:
-    """Whether a worker that could take the job can take it now: nothing keeps it `busy`."""
-    if worker.slots_free < 1 or worker.full or not worker.reachable:
+    """Whether a worker that is there and could take the job can take it now: nothing keeps it `busy`."""
+    if worker.slots_free < 1 or worker.full:
         return False
     kind = requirements.device_kind
     return kind is None or _free(kind, worker) >= requirements.device_count
@@ -96,8 +96,8 @@ def _free(kind: str, worker: Candidate) -> int:
 
 
 def roomiest(requirements: Requirements, able: Iterable[Each]) -> Each | None:
-    """The worker to take of those that could take the job: of those that can now, the one with the fewest devices to
-    strand, then the most room.
+    """The worker to take of those that are there and could take the job: of those that can now, the one with the fewest
+    devices to strand, then the most room.
     """
     wants_devices = requirements.device_kind is not None
     best: Each | None = None
@@ -113,7 +113,8 @@ def roomiest(requirements: Requirements, able: Iterable[Each]) -> Each | None:
 
 def pick(requirements: Requirements, workers: Iterable[Each]) -> Each | None:
     """The worker to take of all that are known."""
-    return roomiest(requirements, [worker for worker in workers if not unmet(requirements, worker)])
+    there = [worker for worker in workers if worker.reachable]
+    return roomiest(requirements, [worker for worker in there if not unmet(requirements, worker)])
 
 
 def choose_devices(requirements: Requirements, free: Sequence[Device]) -> tuple[Device, ...]:

@@ -169,10 +169,6 @@ class Store:
         """The job that an idempotency key made."""
         return self._one_job("job_by_key", owner, key)
 
-    def recent_jobs(self, owner: str, limit: int) -> list[Job]:
-        """The last jobs of an owner, newest first."""
-        return [self._with_tasks(rows.job(row), {}) for row in self._all("recent_jobs", owner, limit)]
-
     def page(
         self,
         limit: int,

@@ -68,10 +68,6 @@ FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE id = ?
 SELECT jobs.n, id, owner, key, payload_hash, spec, submitted_at, ends.state, ends.ended_at
 FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE owner = ? AND key = ?
 
--- name: recent_jobs
-SELECT jobs.n, id, owner, key, payload_hash, spec, submitted_at, ends.state, ends.ended_at
-FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE owner = ? ORDER BY jobs.n DESC LIMIT ?
-
 -- name: page
 SELECT jobs.n, id, owner, key, payload_hash, spec, submitted_at, ends.state, ends.ended_at
 FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE jobs.n < ?

@@ -119,7 +119,7 @@ def test_a_control_plane_that_finds_no_room_does_not_start(stage: Deployment) ->
 
 
 def test_the_workers_disk_below_its_reserve(stage: Deployment) -> None:
-    """Output waits there, and the line under the cell says so; also for a cell that comes meanwhile."""
+    """The running cell's output waits there, and new work waits for the machine; both say so, and both go on."""
     stage.worker("alpha", "--reserve-bytes", "16000000")
     stage.notebook()
     disk, go = Disk(stage.folder / "w-alpha"), stage.folder / "go"
@@ -127,10 +127,14 @@ def test_the_workers_disk_below_its_reserve(stage: Deployment) -> None:
     disk.fill(leave_bytes=8_000_000)
     cell.until(lambda cell: "MB free on the worker's disk" in cell.out.status[-1])
     assert "output waits: " in cell.out.status[-1]
-    (worker,) = stage.api.workers()
+    (worker,) = until(lambda: [each for each in stage.api.workers() if each.notes], "the worker to say so")
     assert "disk below its reserve" in worker.notes[0]
     second = stage.notebook().start("%%gpulayer\nprint('second')")
-    second.until(lambda cell: bool(cell.out.status) and "output waits" in cell.out.status[-1])
+    second.until(lambda cell: bool(cell.out.status) and cell.out.status[-1].startswith("○ waiting"))
+    (job,) = [job for job in stage.api.jobs() if job.state is State.QUEUED]
+    (reason,) = stage.api.job(job.id).reasons
+    assert (reason.worker, reason.code, reason.temporary) == ("alpha", "disk", True)
+    assert reason.text in second.out.status[-1]
     disk.free()
     assert second.wait().text() == "second\n"
     go.touch()

@@ -188,7 +188,7 @@ def test_where_another_process_holds_it_that_one_listens_and_its_place_is_taken(
     up.until_said("● one joined")
     home.plane.kill()
     until(lambda: (found := read_endpoint(home.data)) is not None and found.pid == up.process.pid, "it to take over")
-    until(lambda: connected(home, "one"), lambda: f"one to come back:\n{home.workers['one'].log}\n{logged(home)}")
+    until(lambda: connected(home, "one"), lambda: f"one to come back:\n{up.said}\n{logged(home)}")
     joins(home, "two", up.line(1))
     up.until_said("● two joined · 1 slot · 2 machines")
     for name in ("one", "two"):

@@ -14,7 +14,6 @@ EQUIVALENT: dict[str, str] = {
     "attempts.Forget:1-doubled": f"{_RESEND}: it is forgotten already",
     "attempts.Forget:2-doubled": f"{_RESEND}: it is forgotten already",
     "attempts.Recorded:1-doubled": f"{_RESEND}: it is recorded already",
-    "attempts.Recorded:2-doubled": f"{_RESEND}: it is recorded already",
     "attempts.Recorded:1-dropped": "who says an end again has had his answer, or has it with his next verdict",
     "link.Link._local:5": f"{_RESEND}: the session is known to have ended",
     "fleet._verdict:3-never": "the worker says right after the welcome what its hello said: no process is left",
@@ -22,7 +21,6 @@ EQUIVALENT: dict[str, str] = {
     "jobs._cancel_task:2-always": "the same row is committed once more",
     "attempts.started:1": "the same rows are committed once more",
     "sessions.close:1-always": "of two wishes to end a session the later gives the reason, and both are true",
-    "attempts._finished:4-always": "nothing else has room before the release: placing finds nothing",
     "link.Link._judged:2-never": "the next tick ends what is not wanted",
     "link.Link._judged:3-always": "nothing is let go of up to byte 0",
     "link.Link._tell:1-always": "out of touch it goes nowhere; before the welcome the hello has said it already",
@@ -34,6 +32,5 @@ EQUIVALENT: dict[str, str] = {
     "attempts.requeue_unstarted:1": _NARROWS,
     "attempts.lose:1": _NARROWS,
     "placing._into_session:1": _NARROWS,
-    "fleet.tick:2-always": "a worker in touch has been away for 0 s",
     "fleet._refusal:3": "the tick closes the silent connection in the same half second; the newcomer comes again",
 }

@@ -131,9 +131,18 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "attempt-not-stored": (f"{_CORE}.placing", "    out.put(task, attempt)\n", "    out.put(task)\n"),
     "session-not-stored": (f"{_CORE}.placing", "    out.put(session)\n", ""),
     "slot-not-taken": (f"{_CORE}.placing", "        worker.holders[attempt.id] = devices\n", "        pass\n"),
-    "busy-devices-taken": ("gpulayer_server.scheduling.match", "        if free < wanted:", "        if False:"),
-    "busy-slots-taken": ("gpulayer_server.scheduling.match", "if worker.slots_free < 1:", "if False:"),
-    "unreachable-worker-taken": ("gpulayer_server.scheduling.match", "if not worker.reachable:", "if False:"),
+    "busy-devices-taken": (
+        "gpulayer_server.scheduling.match",
+        "kind is None or _free(kind, worker) >= requirements.device_count",
+        "True",
+    ),
+    "busy-slots-taken": ("gpulayer_server.scheduling.match", "if worker.slots_free < 1 or worker.full:", "if False:"),
+    "full-worker-taken": (
+        "gpulayer_server.scheduling.match",
+        "worker.slots_free < 1 or worker.full",
+        "worker.slots_free < 1",
+    ),
+    "unreachable-worker-taken": (f"{_CORE}.plane", "if worker.conn is not None]", "if True]"),
     "cancel-not-stored": (
         f"{_CORE}.jobs",
         "        task.cancel_wanted = True\n        out.put(task)",

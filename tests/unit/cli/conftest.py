@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +31,7 @@ class FakeClient:
     bodies: list[Any] = field(default_factory=list[Any])
     answers: dict[str, Any] = field(default_factory=dict[str, Any])  # by method and path, without a query
     commands: list[Command] = field(default_factory=list[Command])
+    interrupted: signal.Signals | None = None  # comes while a job is submitted
     came: Came = field(default_factory=lambda: Came(work="job"))
     streamed: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
 
@@ -59,8 +62,13 @@ class FakeClient:
     def stream(self, job: str, index: int | None) -> Iterator[tuple[str, bytes]]:
         yield from self.streamed
 
-    def submit_command(self, command: Command, tell: Callable[[str], None]) -> tuple[JobView, None, None]:
-        self.commands.append(command)
+    def submit_command(
+        self, command: Command, tell: Callable[[str], None], asking: Callable[[], AbstractContextManager[None]]
+    ) -> tuple[JobView, None, None]:
+        with asking():
+            self.commands.append(command)
+            if self.interrupted is not None:
+                signal.raise_signal(self.interrupted)
         return self.views["k3f9"], None, None
 
     def download_to(self, view: JobView, home: Any, tell: Callable[[str], None]) -> Came:

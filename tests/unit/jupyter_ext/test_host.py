@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gpulayer.protocol.endpoint import read_endpoint
+from gpulayer.protocol.pin import pin
 from gpulayer_jupyter import host as host_module
 from gpulayer_jupyter.host import Host
 from gpulayer_jupyter.place import State
@@ -28,8 +29,8 @@ def waiting_threads() -> list[threading.Thread]:
 class Running:
     """A host on a thread."""
 
-    def __init__(self, data: Path):
-        self.host = Host(data, local_worker=False)
+    def __init__(self, data: Path, listen: str = ""):
+        self.host = Host(data, local_worker=False, listen=listen)
         self.thread = LoopThread("of-a-host")
         self.thread.start()
         self.thread.submit(self.host.run())
@@ -64,6 +65,25 @@ def test_it_serves_until_it_is_stopped_and_leaves_nothing(data: Path) -> None:
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{endpoint.url}/v1/health", headers=headers, trust_env=False)
     DataFolder(data).close()  # it is free again
+
+
+def test_it_listens_for_other_machines_where_it_is_told_to(data: Path) -> None:
+    running = Running(data, "127.0.0.1:0")
+    running.until("holds")
+    endpoint = running.host.endpoint()
+    assert endpoint is not None
+    headers = {"Authorization": f"Bearer {endpoint.token}"}
+    there = httpx.get(f"{endpoint.url}/v1/listen", headers=headers, trust_env=False).json()
+    assert pin(f"https://127.0.0.1:{there['port']}", there["fingerprint"])
+    running.stop()
+
+
+def test_an_address_that_is_none_is_said(data: Path) -> None:
+    running = Running(data, "everywhere")
+    running.until("failed")
+    assert "'everywhere' is not an address such as 192.168.1.50:8443" in running.host.status().text
+    running.stop()
+    assert not data.exists()
 
 
 def test_a_folder_that_others_may_look_into_is_closed_to_them(data: Path) -> None:

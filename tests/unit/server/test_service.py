@@ -34,7 +34,7 @@ def test_a_long_history_stays_in_the_store(tmp_path: Path) -> None:
         assert newest is not None
         assert (oldest.state.value, newest.state.value) == ("failed", "succeeded")
         assert shell.stored_by_key(newest.owner, "k17") is not None
-        assert [job.id for job in shell.store.recent_jobs(newest.owner, 2)] == [f"j{JOBS - 1}", f"j{JOBS - 2}"]
+        assert [view.id for view in shell.views(2, owner=newest.owner)] == [f"j{JOBS - 1}", f"j{JOBS - 2}"]
         await service.stop(with_local_worker=False)
 
     asyncio.run(run())

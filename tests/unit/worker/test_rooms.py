@@ -40,7 +40,7 @@ def test_a_folder_in_which_nothing_was_left_is_used_again(layout: Layout) -> Non
     assert os.listdir(layout.attempt("b-1") / "workspace") == []
 
 
-@pytest.mark.parametrize("change", ["file", "folder", "mode", "output"])
+@pytest.mark.parametrize("change", ["file", "folder", "beside", "mode", "output"])
 def test_nothing_of_one_command_is_there_for_the_next(layout: Layout, change: str) -> None:
     async def go() -> None:
         rooms = Rooms(layout)
@@ -50,6 +50,8 @@ def test_nothing_of_one_command_is_there_for_the_next(layout: Layout, change: st
             (workspace / ".hidden").write_text("secret")
         elif change == "folder":
             (workspace / "sub").mkdir()
+        elif change == "beside":
+            (workspace.parent / "beside").touch()
         elif change == "mode":
             workspace.chmod(0o755)
         rooms.give_back("a-1", pristine=change != "output")

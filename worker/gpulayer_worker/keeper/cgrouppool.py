@@ -6,7 +6,7 @@ import contextlib
 import os
 
 from gpulayer_worker.keeper.containment import remove_cgroup
-from gpulayer_worker.keeper.records import read_json, write_json
+from gpulayer_worker.keeper.records import read_json, remove, write_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class CgroupPool:
         if self._home is not None:
             os.close(self._home)
             self._home = None
+            remove(self._note)
 
     def _open_home(self) -> None:
         if self._home is None and self._base is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -237,8 +238,8 @@ class World:
         self.start(conn, attempt)
         return conn, job, attempt
 
-    def reborn(self) -> Plane:
-        """A plane of the next epoch, from what the rows hold of this one."""
+    def reborn(self, *, succeeded: Iterable[str] = ()) -> Plane:
+        """A plane of the next epoch, from what the rows hold of this one. `succeeded`: jobs of the past that did."""
         plane = self.plane
         workers = copy.deepcopy(list(plane.workers.values()))
         for worker in workers:
@@ -252,6 +253,7 @@ class World:
                 sessions=copy.deepcopy(list(plane.sessions.values())),
                 ended_sessions=dict(plane.ended_sessions),
                 workers=workers,
+                succeeded=set(succeeded),
                 last_job_n=plane.last_job_n,
             ),
         )

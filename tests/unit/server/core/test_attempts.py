@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from gpulayer.protocol.messages import Finished, Forget, Heartbeat, HeartbeatAck, HeldAttempt, Progress, Recorded
+from gpulayer.protocol.messages import (
+    Assign,
+    Finished,
+    Forget,
+    Heartbeat,
+    HeartbeatAck,
+    HeldAttempt,
+    Progress,
+    Recorded,
+    Started,
+)
 from gpulayer.protocol.types import Outcome, State
 from gpulayer_server.core.attempts import lose, requeue_unstarted
 from gpulayer_server.core.events import Effects
+from gpulayer_server.core.state import Attempt
 
 
 def test_an_attempt_goes_from_assigned_to_its_end(world):
@@ -228,3 +239,98 @@ def test_a_task_without_an_attempt_cannot_be_lost_or_given_back(world):
         lose(world.plane, task, "x", world.now, Effects())
     with pytest.raises(RuntimeError, match="no attempt to give back"):
         requeue_unstarted(world.plane, task, "x", world.now, Effects())
+
+
+# ---------------------------------------------------------------- frames
+
+
+def an_end(attempt: str, *, end: int = 0, state: State = State.SUCCEEDED, **more: object) -> Finished:
+    return Finished(attempt=attempt, end_offset=end, outcome=Outcome(state=state, wall_s=2.0), **more)  # type: ignore[arg-type]
+
+
+def test_an_end_with_the_release_frees_slot_and_devices_in_one_unit(world):
+    conn = world.join(slots=1, gpus=1)
+    first = world.submit(gpus=1).id
+    second = world.submit(gpus=1).id
+    attempt = world.attempt(first)
+    world.now += 10.0
+    world.say(conn, an_end(attempt.id, began=True, released=True))
+    assert [type(message) for _, message in world.out.sends] == [Forget, Assign]
+    assert world.assigned() == [second]
+    assert (attempt.started_at, attempt.ended_at) == (world.now - 2.0, world.now)
+    assert (attempt.over, attempt.released) == (True, True)
+    assert len([row for row in world.out.rows.values() if isinstance(row, Attempt)]) == 2  # its own, and the next one's
+    assert first not in world.plane.jobs
+    assert world.out.jobs[first].state is State.SUCCEEDED
+
+
+def test_a_begin_is_never_told_to_be_before_the_assignment(world):
+    conn = world.join()
+    job = world.submit().id
+    attempt = world.attempt(job)
+    world.say(conn, an_end(attempt.id, began=True, released=True))
+    assert attempt.started_at == attempt.assigned_at
+
+
+def test_an_end_without_a_begin_is_none_of_a_program(world):
+    conn = world.join()
+    attempt = world.attempt(world.submit().id)
+    world.say(conn, an_end(attempt.id, state=State.FAILED, released=True))
+    assert attempt.started_at is None
+
+
+def test_an_end_with_the_release_is_forgotten_whatever_is_known_of_it(world):
+    conn, job, attempt = world.running(retries=1)
+    world.say(conn, an_end("never heard of", released=True))
+    assert world.sent(Forget) == [Forget(attempt="never heard of")]
+    world.join("other")
+    world.leave(conn)
+    world.wait(61)
+    conn = world.join(attempts=(HeldAttempt(attempt=attempt, started=True, ended=True),))
+    assert world.plane.attempts[attempt].over
+    world.say(conn, an_end(attempt, released=True))
+    assert attempt not in world.plane.attempts
+    assert world.sent(Forget) == [Forget(attempt=attempt)]
+    assert world.plane.jobs[job].tasks[0].lost == 1
+
+
+def test_all_of_a_frame_is_one_unit_and_is_placed_once(world):
+    conn = world.join(slots=2)
+    jobs = [world.submit().id for _ in range(4)]
+    attempts = [world.attempt(job).id for job in jobs[:2]]
+    world.say(conn, *(Started(attempt=name) for name in attempts), *(an_end(name, released=True) for name in attempts))
+    assert world.assigned() == jobs[2:]
+    assert world.out.changed == set(jobs)
+    assert [world.out.jobs[job].state for job in jobs] == [State.SUCCEEDED, State.SUCCEEDED, None, None]
+
+
+def test_after_missing_bytes_nothing_of_a_frame_counts(world):
+    conn = world.join(slots=2)
+    one, other = world.attempt(world.submit().id), world.attempt(world.submit().id)
+    world.say(conn, Started(attempt=one.id), an_end(one.id, end=10), an_end(other.id, released=True), acked=9)
+    assert world.out.closes == [(conn, "bytes are missing")]
+    assert (one.started_at is None, one.over, other.over) == (False, False, False)
+
+
+def test_an_attempt_says_why_it_was_lost_or_given_back(world):
+    conn, job, attempt = world.running(retries=1)
+    lost = world.plane.attempts[attempt]
+    other = world.join("other")
+    world.leave(conn)
+    world.wait(61)
+    assert "was out of reach for" in lost.problem
+    given_back = world.attempt(job)
+    world.give_back(other, given_back.id)
+    assert given_back.problem == "given back: no room"
+    assert world.attempt(job).problem == ""
+
+
+def test_a_worker_that_says_it_is_full_takes_nothing_until_it_says_otherwise(world):
+    conn = world.join()
+    world.say(conn, Heartbeat(full="its disk has 0.4 GB left"))
+    assert world.out.fleet_changed
+    job = world.submit().id
+    [reason] = world.view(job).reasons
+    assert (reason.code, reason.text, reason.temporary) == ("disk", "its disk has 0.4 GB left", True)
+    world.say(conn, Heartbeat())
+    assert world.assigned() == [job]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpulayer.protocol.types import State
-from gpulayer_server.core.views import job_view, session_view, stored_view, worker_view
+from gpulayer.protocol.types import CommandSpec, JobSpec, State
+from gpulayer_server.core.views import attempt_view, job_view, session_view, stored_view, task_view, worker_view
 
 
 def test_a_jobs_view_follows_it(world):
@@ -60,3 +60,54 @@ def test_a_sessions_view_names_the_job_in_it(world):
     assert (view.running, view.idle_since, view.idle_timeout_s) == (None, 1002.0, 60)
     world.leave(conn)
     assert not session_view(world.plane, session).connected
+
+
+def test_a_commands_view_tells_what_was_asked_for(world):
+    world.join()
+    spec = JobSpec(
+        command=CommandSpec(argv=("python", "my train.py", "--lr=1")), labels={"a": "b"}, priority=3, after=("old",)
+    )
+    view = world.ask(spec, ended={"old": State.SUCCEEDED})
+    assert (view.kind, view.command) == ("command", "python 'my train.py' --lr=1")
+    assert (view.labels, view.priority, view.after, view.tasks) == ({"a": "b"}, 3, ("old",), {})
+    assert world.submit().kind == "cell"
+
+
+def test_one_task_of_many_is_seen_as_a_job_of_one(world):
+    conn = world.join(slots=1)
+    job = world.ask(JobSpec(command=CommandSpec(argv=("run",)), array=((4, 5),))).id
+    record = world.plane.jobs[job]
+    attempt = record.tasks[0].attempt.id
+    world.start(conn, attempt)
+    world.finish(conn, attempt, State.FAILED, end=7)
+    first = stored_view(record, {}, 4)
+    assert (first.state, first.attempt, first.end_offset, first.tasks) == (State.FAILED, attempt, 7, {})
+    second = stored_view(record, {}, 5)
+    assert (second.state, second.attempt) == (State.QUEUED, None)
+    assert stored_view(record, {}).state is State.QUEUED
+    views = [task_view(task, {"id-box": "box"}) for task in record.tasks]
+    assert [(view.index, view.state, view.worker, view.end_offset) for view in views] == [
+        (4, State.FAILED, "box", 7),
+        (5, State.QUEUED, None, None),
+    ]
+
+
+def test_an_attempts_outcome_is_that_which_its_task_ended_with(world):
+    conn, job, first = world.running(retries=1)
+    task = world.plane.jobs[job].tasks[0]
+    lost = world.plane.attempts[first]
+    other = world.join("other")
+    world.leave(conn)
+    world.wait(61)
+    last = world.attempt(job)
+    world.start(other, last.id)
+    assert attempt_view(last, task, {}).outcome is None
+    world.finish(other, last.id)
+    views = [attempt_view(each, task, {"id-other": "other"}) for each in (lost, last)]
+    assert [(view.number, view.worker, view.over, view.end_offset) for view in views] == [
+        (1, "id-box", True, None),
+        (2, "other", True, 10),
+    ]
+    assert views[0].outcome is None
+    assert "was out of reach" in views[0].problem
+    assert (views[1].outcome, views[1].problem) == (task.outcome, "")

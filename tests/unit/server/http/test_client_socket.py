@@ -10,7 +10,7 @@ import pytest
 
 from gpulayer.protocol.messages import CancelAttempt, CancelJob, Chunk, Follow, Refused, Submit, Unfollow, Update
 from gpulayer.protocol.records import Splitter, encode_text
-from gpulayer.protocol.types import CellSpec, JobSpec, State
+from gpulayer.protocol.types import CellSpec, CommandSpec, JobSpec, State
 from tests.support.processes import until
 
 SPEC = JobSpec(cell=CellSpec(code="1"))
@@ -199,6 +199,51 @@ def test_a_client_that_goes_away_hurts_nobody(
     assert plane.do(lambda: dict(plane.service.shell.followers)) == {}
 
 
+# ---------------------------------------------------------------- one task of many
+
+
+def an_array(client: Any, worker: Any) -> list[str]:
+    """An array of two commands that the worker has, nobody follows it; the attempts."""
+    spec = JobSpec(command=CommandSpec(argv=("run",)), array=((3, 4),))
+    client.say(Submit(n=1, key="key", spec=spec, follow=False))
+    client.until(Update)
+    return [worker.assigned().attempt for _ in range(2)]
+
+
+def test_one_task_is_followed_to_its_end_while_others_go_on(client: Any, worker: Any) -> None:
+    attempts = an_array(client, worker)
+    client.say(Follow(n=2, job=attempts[0].split("-")[0], index=4))
+    assert client.until(Update).job.attempt == attempts[1]
+    for attempt in attempts:
+        worker.begin(attempt)
+    worker.print(attempts[0], "not this")
+    worker.finish(attempts[1], worker.print(attempts[1], "but this"))
+    told = states_and_text(client)
+    assert told[-1] == "succeeded"
+    assert told.count("but this") == 1
+    assert "not this" not in told
+
+
+def test_a_whole_array_is_followed_with_the_stream_of_its_first_task(client: Any, worker: Any) -> None:
+    attempts = an_array(client, worker)
+    client.say(Follow(n=2, job=attempts[0].split("-")[0]))
+    for attempt in attempts:
+        worker.begin(attempt)
+    worker.finish(attempts[1], worker.print(attempts[1], "not this"))
+    worker.finish(attempts[0], worker.print(attempts[0], "but this"))
+    told = states_and_text(client)
+    assert told[-1] == "succeeded"
+    assert "but this" in told
+    assert "not this" not in told
+
+
+def test_a_task_that_is_not_there_is_refused(client: Any, worker: Any) -> None:
+    attempts = an_array(client, worker)
+    job = attempts[0].split("-")[0]
+    client.say(Follow(n=2, job=job, index=5))
+    assert client.until(Refused).problem.title == f"job {job} has no task 5"
+
+
 # ---------------------------------------------------------------- cancelling
 
 
@@ -246,7 +291,7 @@ def test_who_comes_while_the_end_is_being_written_is_told_of_it(
         late.say(Follow(n=1, job=attempt.split("-")[0]))
         waiting(2)
         worker.finish(attempt, worker.print(attempt, "x"))
-        waiting(4)  # the job's end, and its release: the plane has let go of it
+        waiting(3)  # the job's end, and its release: the plane has let go of it
         disk.release()
         assert late.until(Update).job.state is State.RUNNING  # what is committed, and nothing more
     finally:

@@ -16,7 +16,18 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from gpulayer.protocol.messages import Hello, Order, Refuse, Welcome, to_worker
+from gpulayer.protocol.messages import (
+    CancelJob,
+    ClientHello,
+    Hello,
+    Order,
+    Refuse,
+    Refused,
+    Welcome,
+    encode,
+    to_client,
+    to_worker,
+)
 from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory
 from gpulayer_server.auth import Token
 from gpulayer_server.http.app import routes
@@ -496,3 +507,22 @@ def test_whose_jobs_a_request_may_touch(role: str, name: str, owner: str, may: b
     if role:
         handler.token = Token(id="t-1", name=name, role=role, sha256=b"", created_at=0.0)
     assert handler.may_touch(owner) is may
+
+
+@pytest.mark.xfail(strict=True, reason="http/client_socket.py: `CancelJob` does not ask `may_touch` whose the job is")
+def test_a_submitter_cancels_no_job_of_anothers_by_its_socket(plane: Any, connected: Callable[..., Joined]) -> None:
+    connected(credential(plane)).next(Welcome)
+    alice, bob = (made(plane, role="submitter", name=name)["token"] for name in ("alice", "bob"))
+    spec = {"command": {"argv": ["true"]}}
+    job = ask(plane, alice, "POST", "/v1/jobs", json={"key": "k", "spec": spec}).json()
+    assert (job["owner"], job["state"]) == ("alice", "assigned")
+    url = plane.endpoint.url.replace("http", "ws", 1) + "/v1/client"
+    headers = {"Authorization": f"Bearer {bob}"}
+    with connect(url, additional_headers=headers, proxy=None, close_timeout=1) as socket_:
+        socket_.send(encode([ClientHello(protocol=PROTOCOL_VERSION, version="0"), CancelJob(n=1, job=job["id"])]))
+        messages: list[Any] = []
+        while len(messages) < 2:
+            frame = socket_.recv(timeout=30)
+            messages += to_client(frame if isinstance(frame, bytes) else frame.encode())
+    assert isinstance(messages[1], Refused)
+    assert messages[1].problem.status == 403

@@ -164,5 +164,7 @@ boxes = st.builds(
 
 
 @given(boxes, st.sampled_from([ANY, cuda(), cuda(2)]))
-def test_a_worker_has_room_when_nothing_keeps_it_busy(worker: Box, requirements: Requirements):
-    assert has_room(requirements, worker) == (not busy(requirements, worker))
+def test_a_worker_is_taken_when_nothing_keeps_it_busy(worker: Box, requirements: Requirements):
+    free = not busy(requirements, worker)
+    assert (has_room(requirements, worker) and worker.reachable) == free
+    assert (pick(requirements, [worker]) is worker) == (free and not unmet(requirements, worker))

@@ -6,6 +6,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,10 @@ def test_history_is_the_owners_newest_first(store: Store) -> None:
     for n in range(1, 6):
         job = a_job(n, owner="ana" if n != 3 else "bob")
         put(store, job, a_task(job, State.CANCELLED))
-    assert [job.id for job in store.recent_jobs("ana", 3)] == ["job5", "job4", "job2"]
+    assert [stored.job.id for stored in store.page(3, owner="ana")] == ["job5", "job4", "job2"]
+    assert [stored.job.id for stored in store.page(9, before="job3")] == ["job2", "job1"]
+    assert store.page(9, before="job9") == []
+    assert {stored.state for stored in store.page(9)} == {State.CANCELLED}
     found = store.job_by_key("ana", "key2")
     assert found is not None
     assert found.id == "job2"
@@ -214,6 +218,39 @@ def test_migrations_are_applied_once(path: Path) -> None:
     again = Store(path)
     assert again.job("job1") is not None
     again.close()
+
+
+def test_a_store_of_an_earlier_time_is_brought_up_to_date(path: Path) -> None:
+    """Version 3 of the schema: jobs, tasks and attempts by their names."""
+    old = sqlite3.connect(path)
+    scripts = sorted(f.name for f in resources.files("gpulayer_server.store").joinpath("migrations").iterdir())
+    for name in [name for name in scripts if name < "004"]:
+        old.executescript(resources.files("gpulayer_server.store").joinpath("migrations").joinpath(name).read_text())
+    old.execute("PRAGMA user_version = 3")
+    spec = JobSpec(cell=CellSpec(code="1"))
+    job = Job(id="j", n=1, owner="o", key="k", payload_hash="h", spec=spec, submitted_at=1.0)
+    packed = encode(job)[1][5]
+    for n, state, end in ((1, "succeeded", 5.0), (2, "running", None), (3, "failed", 6.0)):
+        values = (f"job{n}", n, "ana", f"key{n}", "h", packed, 1.0)
+        old.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        task = (f"job{n}/0", f"job{n}", 0, state, 0, f"job{n}-1-{n}", 1, 0, b"\x90", None, end, b"\x90")
+        old.execute("INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", task)
+        tried = (f"job{n}-1-{n}", f"job{n}/0", 1, "w", None, b"\x90", 1.0, 2.0, end, 9, end is not None, n != 3)
+        old.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", tried)
+    old.commit()
+    old.close()
+    store = Store(path)
+    snapshot = store.load()
+    assert [(job.id, job.state) for job in snapshot.jobs] == [("job2", None), ("job3", State.FAILED)]
+    assert (snapshot.ended, snapshot.last_job_n) == (2, 3)
+    assert [attempt.id for attempt in snapshot.attempts] == ["job3-1-3"]
+    found = store.job("job1")
+    assert found is not None
+    assert (found.state, found.ended_at, found.tasks[0].id) == (State.SUCCEEDED, 5.0, "job1/0")
+    attempt = found.tasks[0].attempt
+    assert attempt is not None
+    assert (attempt.id, attempt.end_offset) == ("job1-1-1", 9)
+    store.close()
 
 
 def test_a_store_in_memory_is_the_same(path: Path) -> None:

@@ -14,8 +14,8 @@ from gpulayer_worker.run.commandwords import from_exit, unstarted
 
 
 def ended(*, wish: str = "", problem: str = "", forced: bool = False, tail: str = "", **record: Any) -> Outcome:
-    times = {"started_at": 10.0, "ended_at": 12.5} | record
-    exit_record = ExitRecord(pid=1, start_time=1, boot_id="b", **times)
+    facts: dict[str, Any] = {"started_at": 10.0, "ended_at": 12.5} | record
+    exit_record = ExitRecord(pid=1, start_time=1, boot_id="b", **facts)
     return from_exit(exit_record, tail, wish=wish, problem=problem, forced=forced, ram_bytes=16_000_000_000)
 
 
@@ -50,7 +50,7 @@ def test_the_wall_time_is_by_the_clock_that_nobody_sets() -> None:
 
 
 @pytest.mark.parametrize("how", [{"code": 0}, {"code": 9}, {"signal": 15}])
-def test_what_was_cancelled_is_cancelled_however_it_ended(how: dict[str, int]) -> None:
+def test_what_was_cancelled_is_cancelled_however_it_ended(how: dict[str, Any]) -> None:
     outcome = ended(wish="cancel", problem="did not stop", **how)
     assert (outcome.state, outcome.problem) == (State.CANCELLED, "")
     assert (outcome.exit_code, outcome.signal) == (how.get("code"), how.get("signal"))
