@@ -6,14 +6,27 @@ import json
 import sys
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+import typer
 
 from gpulayer.cli.errors import UsageError
 from gpulayer.client.client import Client
 
 T = TypeVar("T")
+Json = Annotated[bool, typer.Option("--json", help="For a program to read.")]
+
+
+def group(about: str) -> typer.Typer:
+    """Some commands under one name."""
+    return typer.Typer(
+        help=about,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
 
 
 def open_client() -> Client:

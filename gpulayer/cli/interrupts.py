@@ -41,6 +41,15 @@ class Interrupts:
         self._armed = False
 
     @contextlib.contextmanager
+    def disarmed(self) -> Iterator[None]:
+        """So for a while."""
+        armed, self._armed = self._armed, False
+        try:
+            yield
+        finally:
+            self._armed = armed
+
+    @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """While a request is on its way: the first one is noted for afterwards, the second ends this process."""
         armed, once = self._armed, self._once

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gpulayer.cli import common
-from gpulayer.cli.common import maybe, parsed, plain, print_json, print_lines
+from gpulayer.cli.common import Json, maybe, parsed, plain, print_json, print_lines
 from gpulayer.cli.errors import UsageError
 from gpulayer.cli.terminal import Terminal
 from gpulayer.cli.watch import ended_line, why_rejected
@@ -26,15 +26,8 @@ from gpulayer.words import near_words, status_line
 _PAGE = 1000
 _EXPLAINED = 5  # waiting jobs whose reasons are asked for: each is a request
 
-app = typer.Typer(
-    help="Look at jobs, wait for them, and fetch what they wrote and made.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
+app = common.group("Look at jobs, wait for them, and fetch what they wrote and made.")
 
-Json = Annotated[bool, typer.Option("--json", help="For a program to read.")]
 OneJob = Annotated[str, typer.Argument(metavar="JOB", help="Its short name, such as k3f9.", show_default=False)]
 Jobs = Annotated[list[str], typer.Argument(metavar="JOB", help="Short names, such as k3f9 a81c.", show_default=False)]
 Index = Annotated[int | None, typer.Option("--index", metavar="N", help="The task N of an array.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpulayer.cli import common
-from gpulayer.cli.common import maybe, print_json, print_lines
+from gpulayer.cli.common import Json, maybe, print_json, print_lines
 from gpulayer.cli.errors import UsageError
 from gpulayer.cli.terminal import Terminal
 from gpulayer.client import asks
@@ -30,15 +30,8 @@ _JOIN_S = 3600.0
 _EVERYWHERE = ("0.0.0.0", "::")  # no address to go to
 _THIS = "…"
 
-app = typer.Typer(
-    help="Tokens let other people and machines in: each has a role, and ends when it is revoked.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
+app = common.group("Tokens let other people and machines in: each has a role, and ends when it is revoked.")
 
-Json = Annotated[bool, typer.Option("--json", help="For a program to read.")]
 
 _CREATE = "\b\nRoles:\n" + "".join(f"  {role:<10} {text}\n" for role, text in ROLES.items())
 _CREATE += """

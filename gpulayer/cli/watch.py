@@ -165,10 +165,10 @@ class Watch:
                 raise Detached(f"job {self.view.id} goes on: gpulayer job logs -f {self.view.id}")
         self.stopped_by = number
         try:
-            with self._interrupts.held():
+            with self._interrupts.disarmed():
                 self.view = self._client.cancel(self.view.id)
         except (KeyboardInterrupt, SystemExit):
-            raise Detached(f"the control plane did not answer yet; gpulayer job cancel {self.view.id}") from None
+            raise Detached(f"the control plane did not answer: gpulayer job cancel {self.view.id} asks again") from None
         self._show()
 
     def _asked(self) -> str:

@@ -139,8 +139,10 @@ class Files:
         except SourceError as error:
             raise FilesRefused(f"the files of job {job.id} can't be taken: {error}") from error
         except OSError as error:
-            why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            raise FilesRefused(f"the files of job {job.id} can't be written here: {why}; then {again}") from error
+            where = f"{error.filename}: " if error.filename else ""
+            raise FilesRefused(
+                f"the files of job {job.id} can't be written here: {where}{error.strerror or error}; then {again}"
+            ) from error
         if globs is not None:
             came.unmatched = globs.without_match(each.path for each in outputs)
             others = [within.format(each.index) + each.path for each in outputs if not globs.match(each.path)]

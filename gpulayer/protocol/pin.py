@@ -79,7 +79,8 @@ def _proxy(scheme: str, netloc: str) -> urllib.parse.SplitResult | None:
     from urllib.request import getproxies, proxy_bypass  # it takes long to import
 
     schemes = {"ws": "http", "wss": "https"}
-    named = getproxies().get(schemes.get(scheme, scheme))
+    proxies = getproxies()
+    named = proxies.get(schemes.get(scheme, scheme)) or proxies.get("all")
     if not named or proxy_bypass(netloc):
         return None
     return urllib.parse.urlsplit(named if "://" in named else f"http://{named}")
@@ -173,10 +174,40 @@ def context_of(endpoint: Endpoint) -> ssl.SSLContext | None:
     return trusting(certificate) if certificate else ssl.create_default_context()
 
 
+class _Pinned(ssl.SSLContext):
+    """A context whose connections compare the certificate at the end of each handshake, before they carry anything.
+
+    OpenSSL alone would also take one that the pinned one has signed, where that calls itself an authority.
+    """
+
+    der: bytes = b""
+
+
+def _compare(context: ssl.SSLContext, presented: bytes | None) -> None:
+    if isinstance(context, _Pinned) and presented != context.der:
+        error = ssl.SSLCertVerificationError(1, "certificate verify failed: another certificate than the pinned one")
+        error.verify_message = "another certificate than the pinned one"
+        raise error
+
+
+class _PinnedSocket(ssl.SSLSocket):
+    def do_handshake(self, block: bool = False) -> None:
+        super().do_handshake(block)
+        _compare(self.context, self.getpeercert(binary_form=True))
+
+
+class _PinnedObject(ssl.SSLObject):
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        _compare(self.context, self.getpeercert(binary_form=True))
+
+
 @functools.lru_cache(maxsize=8)
 def trusting(certificate: str) -> ssl.SSLContext:
     """A client's context that trusts exactly one certificate (PEM), whatever host presents it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = _Pinned(ssl.PROTOCOL_TLS_CLIENT)
+    context.der = ssl.PEM_cert_to_DER_cert(certificate)
+    context.sslsocket_class, context.sslobject_class = _PinnedSocket, _PinnedObject
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=certificate)

@@ -69,7 +69,6 @@ class Service:
         token = secrets.token_urlsafe(32)
         app = make_app(self.shell, token, getpass.getuser())
         self.listener = app.settings[listening.SETTING] = Listener(app, self.folder)
-        app.add_handlers(".*", [("/v1/listen", listening.ListenHandler, app.settings["default_handler_args"])])
         try:
             if self._wanted_listen is not None:
                 await self.listener.open(self._wanted_listen)

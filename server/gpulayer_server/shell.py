@@ -23,6 +23,7 @@ from gpulayer_server.core.events import Effects, Event, Tick, WorkerGone
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import JobKey, Settings
 from gpulayer_server.datafolder import DataFolder
+from gpulayer_server.garbage import Garbage
 from gpulayer_server.history import History
 from gpulayer_server.reading import Reading
 from gpulayer_server.retention import Retention
@@ -74,6 +75,7 @@ class Shell(Reading):
         self.plane = self._load(names=0)
         self.links: dict[int, WorkerLink] = {}
         self._telling = Telling(self)
+        self._garbage = Garbage()
         self._history = History(self, self.store, self.streams, self.settings)
         self.clients: set[object] = set()  # the clients that are connected: an embedded control plane stays for them
         self.coming: dict[JobKey, list[Callable[[], None]]] = {}  # keys of a batch on its way in, and who waits for it
@@ -114,6 +116,11 @@ class Shell(Reading):
         if not self._decided:
             self._loop.call_soon(self.commit)
         self._decided.append(ops)
+
+    def came(self) -> None:
+        """Many jobs came in: their rows may be written, and nobody needs to look whether they are garbage."""
+        self.commit()
+        self._garbage.look(len(self.plane.tasks))
 
     def commit(self) -> None:
         """Let what was decided until now, such as by all of one frame, be one transaction; else the next turn does."""
@@ -304,6 +311,7 @@ class Shell(Reading):
             await asyncio.sleep(0.5)
             self.handle(Tick())
             self._history.look(self.clock.now())
+            self._garbage.look(len(self.plane.tasks))
 
     async def close(self) -> None:
         """Commit what waits and close everything."""

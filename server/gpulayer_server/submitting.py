@@ -137,7 +137,7 @@ class Batch:
                 SubmittedBatch, owner=self._owner, submissions=part, more=first + _SLICE < len(fresh), ended=ended
             )
             self._shell.request(lambda n, ask=ask: ask(request=n), answer.set_result)
-            self._shell.commit()
+            self._shell.came()
             await asyncio.sleep(0)
         names: list[str] = []
         for answer in answers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from gpulayer.protocol.messages import (
     Ack,
@@ -178,7 +179,7 @@ class ControlPlane(Process):
         self.outbox: deque[Unit] = deque()
         self.failing = False
         self.coming: dict[JobKey, list[Callable[[], None]]] = {}  # batches: none here
-        self._requests: dict[int, Reply] = {}
+        self._requests: dict[int, Callable[[Any], None]] = {}
         self._request_n = 0
         self._waiting: list[list[Op]] = []  # units that the committer has not taken yet
         self._committing = 0
@@ -251,7 +252,7 @@ class ControlPlane(Process):
                 self._committer_busy = True
                 self.after(0.0, self._take_transaction)
 
-    def request(self, make: Callable[[int], Event], reply: Reply) -> None:
+    def request(self, make: Callable[[int], Event], reply: Callable[[Any], None]) -> None:
         """An event that is answered."""
         if self.failing:
             reply(_full("the control plane is recovering from a failed write"))
@@ -384,8 +385,6 @@ class ControlPlane(Process):
         for request, answer in unit.effects.replies:
             if isinstance(answer, JobView) and self.store.job(answer.id) is None:
                 raise Violation(f"{answer.id} is answered, and not in the store")
-            if isinstance(answer, tuple):
-                raise Violation(f"nobody submitted a batch, and {answer} answers one")
             self._requests.pop(request)(answer)
         for key, view in unit.views:
             self.truth.told(key, view)

@@ -60,9 +60,9 @@ class Cli:
             stderr=subprocess.PIPE,
         )
 
-    def screen(self, *words: str) -> Screen:
+    def screen(self, *words: str, env: dict[str, str] | None = None) -> Screen:
         """Start in a terminal of its own."""
-        return Screen([*GPULAYER, *words], self.folder, self.env)
+        return Screen([*GPULAYER, *words], self.folder, self.env | (env or {}))
 
 
 class Screen:
@@ -100,6 +100,11 @@ class Screen:
         """Press keys; '\\x03' is Ctrl-C."""
         os.write(self._fd, keys.encode())
 
+    def hang_up(self) -> None:
+        """Close the terminal."""
+        os.close(self._fd)
+        self._fd = -1
+
     def end(self, timeout_s: float = PATIENCE_S) -> int:
         """Its exit code, once all was read that it shows."""
         deadline = time.monotonic() + timeout_s
@@ -127,7 +132,8 @@ class Screen:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 def _take_terminal() -> None:

@@ -21,6 +21,10 @@ from gpulayer.protocol.pin import unencrypted
 from gpulayer_worker.credential import GONE_S, JoinError, address, joined_endpoint, read_credential
 
 _TOKEN_LETTERS = 4096  # what surely fits into a pipe
+# With `-m` Python would look for modules in the current folder first: whoever may write there would get the token.
+_ANEW = (
+    "import sys; sys.path[:] = filter(None, sys.path); from gpulayer_worker.__main__ import {0}; sys.exit({0}())"
+)
 _USAGE = """\
 examples:
   gpulayer-worker join https://HOST:PORT --token TOKEN --tls-fingerprint SHA256:…

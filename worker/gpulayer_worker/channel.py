@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from gpulayer.protocol.endpoint import Endpoint, on_loopback
 from gpulayer.protocol.messages import Order, Output, ProtocolError, Refuse, ServerMessage, WorkerMessage, to_worker
@@ -44,6 +44,14 @@ def _secured(endpoint: Endpoint) -> dict[str, Any]:
     """What a connection by TLS trusts."""
     context = context_of(endpoint)
     return {"ssl": context} if context is not None else {}
+
+
+class _Straight(connect):
+    """A connection to where the credential belongs, and to nowhere that the answer leads."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """No redirect is followed."""
+        return exc
 
 
 def _why(error: Exception) -> str:
@@ -101,7 +109,7 @@ class Channel:
                 why = self._turned_away(error)
             except ssl.SSLCertVerificationError as error:
                 why = self._untrusted(error)
-            except (OSError, ConnectionClosed, InvalidHandshake, InvalidURI, ProtocolError, TimeoutError) as error:
+            except (OSError, ValueError, ImportError, WebSocketException, ProtocolError, TimeoutError) as error:
                 why = _why(error)
             except PinError as error:
                 why = str(error)
@@ -144,7 +152,7 @@ class Channel:
             raise OSError("no endpoint.json or credential.json names a control plane")
         self._url, self._fingerprint = endpoint.url, endpoint.fingerprint
         url = endpoint.url.replace("http", "ws", 1) + "/v1/worker"
-        async with connect(
+        async with _Straight(
             url,
             additional_headers={"Authorization": f"Bearer {endpoint.token}"},
             compression=None,

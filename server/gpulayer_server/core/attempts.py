@@ -124,7 +124,7 @@ def _finished(plane: Plane, worker: Worker, event: WorkerSaid, message: Finished
 
 def _end(plane: Plane, attempt: Attempt, message: Finished, now: float, out: Effects) -> None:
     task, outcome = plane.tasks[attempt.task], message.outcome
-    unsaid = task.state is State.ASSIGNED and (message.began or outcome.state is State.SUCCEEDED)
+    unsaid = attempt.started_at is None and (message.began or outcome.state is State.SUCCEEDED)
     if unsaid or task.state is State.UNREACHABLE:
         started(plane, attempt, max(attempt.assigned_at, now - (outcome.wall_s or 0.0)), out)
     close_attempt(plane, attempt, message.end_offset, "", now, out)

@@ -118,6 +118,7 @@ def cancel(plane: Plane, event: CancelWanted, now: float, out: Effects) -> None:
         problem = Problem(status=404, code="no_such_job", title=f"no live job {event.job}")
         out.replies.append((event.request, problem))
         return
+    plane.queue.remove_all([task.id for task in job.tasks])
     for task in job.tasks:
         _cancel_task(plane, job, task, event.give_up, now, out)
     out.changed.add(job.id)
@@ -132,7 +133,6 @@ def _cancel_task(plane: Plane, job: Job, task: Task, give_up: bool, now: float, 
         task.cancel_wanted = True
         out.put(task)
     if task.state is State.QUEUED:
-        plane.queue.remove(task.id)
         end_task(plane, task, State.CANCELLED, Outcome(state=State.CANCELLED), now, out)
     elif give_up and task.state is State.UNREACHABLE:
         attempts.lose(plane, task, "given up while its machine was out of reach", now, out, retry=False)

@@ -112,7 +112,11 @@ class Handler(web.RequestHandler):
         return self.token.role == SUBMITTER and owner == self.owner
 
     def answer(self, value: Any, status: int = 200) -> None:
-        """Finish with JSON."""
+        """Finish with JSON. Who asked to wait, and whose token has ended meanwhile, is told that instead."""
+        if self.token is not None and self.request.method == "GET":
+            problem = self.access.tokens.problem(self.token)
+            if problem is not None:
+                raise ProblemError(problem)
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
         self.finish(msgspec.json.encode(value))
@@ -164,7 +168,8 @@ class Socket(Handler, websocket.WebSocketHandler):
             self._token_check = loop.call_later(min(max(left_s, _LEAST_S), _MOST_S), self._check_token, token)
 
     def cut_off(self, problem: Problem) -> None:
-        """Close the connection: its token has ended."""
+        """Close the connection: its token has ended. The other side may take its time, but is not heard any more."""
+        self.__dict__["on_message"] = _unheard
         self.close(CUT_OFF, problem.title.encode()[:_REASON_BYTES].decode(errors="ignore"))
 
     def on_connection_close(self) -> None:
@@ -186,6 +191,10 @@ class Socket(Handler, websocket.WebSocketHandler):
             return sent
         sent.add_done_callback(ignored)
         return None
+
+
+def _unheard(message: str | bytes) -> None:
+    """What follows the end of a token."""
 
 
 def ignored(sent: asyncio.Future[None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from typing import TypeAlias
 
 #: Where a task stands: minus its priority, its job's number, its index in the job.
@@ -39,6 +39,11 @@ class _Waiting:
                 self.head = 0
         else:
             del self.places[self.at(place)]
+
+    def keep(self, wanted: Container[str]) -> None:
+        """Take out all but the tasks that are wanted."""
+        self.places = [place for place in self.places[self.head :] if place[1] in wanted]
+        self.head = 0
 
     def at(self, place: _Place) -> int:
         return bisect_left(self.places, place, lo=self.head)
@@ -86,6 +91,14 @@ class Queue:
         waiting.remove(place)
         if not waiting:
             del self._classes[key]
+
+    def remove_all(self, tasks: Iterable[str]) -> None:
+        """Take many tasks out; those that do not wait are no error."""
+        for key in {self._place_of.pop(task)[0] for task in tasks if task in self._place_of}:
+            waiting = self._classes[key]
+            waiting.keep(self._place_of)
+            if not waiting:
+                del self._classes[key]
 
     def heads(self) -> list[tuple[Order, Hashable]]:
         """The classes, each with the order of its first task; that which is to be placed first comes first."""

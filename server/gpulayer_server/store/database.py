@@ -47,6 +47,7 @@ _ADVICE = {  # by SQLite's own words: its codes are known to Python 3.11 and lat
 
 
 _NEWEST = 2**62
+_SLICE = 1000
 _FILTERS = {
     "owner": "owner = ?",
     "state": "ends.state = ?",
@@ -156,7 +157,7 @@ class Store:
         snapshot.attempts = [rows.attempt(row) for row in self._all("held_attempts")]
         snapshot.lost = [name for (name,) in self._all("lost_attempts", _LOST)]
         held = {attempt.id: attempt for attempt in snapshot.attempts}
-        snapshot.jobs = [self._with_tasks(rows.job(row), held) for row in self._all("live_jobs")]
+        snapshot.jobs = self._with_tasks([rows.job(row) for row in self._all("live_jobs")], held)
         named = {name for job in snapshot.jobs for name in job.spec.after}
         snapshot.succeeded = {name for name, state in self.states(named).items() if state is State.SUCCEEDED}
         return snapshot
@@ -239,7 +240,7 @@ class Store:
 
     def jobs_by_keys(self, owner: str, keys: Iterable[str]) -> dict[str, tuple[str, str]]:
         """By key: id and payload's hash of the jobs that these keys made."""
-        found = self._all("jobs_by_keys", owner, json.dumps(list(keys)))
+        found = self._all("jobs_by_keys", json.dumps(list(keys)), owner)
         return {key: (name, payload_hash) for key, name, payload_hash in found}
 
     def tokens(self) -> list[Token]:
@@ -257,11 +258,15 @@ class Store:
 
     def _one_job(self, name: str, *values: Any) -> Job | None:
         found = self._all(name, *values)
-        return self._with_tasks(rows.job(found[0]), {}) if found else None
+        return self._with_tasks([rows.job(found[0])], {})[0] if found else None
 
-    def _with_tasks(self, job: Job, held: dict[str, Attempt]) -> Job:
-        job.tasks = [rows.task(row) for row in self._all("tasks_of_jobs", json.dumps([job.n]))]
-        for task in job.tasks:
-            if task.attempt is not None:
-                task.attempt = held.get(task.attempt.id, task.attempt)
-        return job
+    def _with_tasks(self, jobs: list[Job], held: dict[str, Attempt]) -> list[Job]:
+        """The same jobs, with their tasks; of an attempt that is held there is one record."""
+        by_n = {job.n: job for job in jobs}
+        for first in range(0, len(jobs), _SLICE):
+            wanted = json.dumps([job.n for job in jobs[first : first + _SLICE]])
+            for task in map(rows.task, self._all("tasks_of_jobs", wanted)):
+                if task.attempt is not None:
+                    task.attempt = held.get(task.attempt.id, task.attempt)
+                by_n[task.n].tasks.append(task)
+        return jobs

@@ -79,10 +79,11 @@ SELECT owner FROM jobs WHERE id = ?
 SELECT n FROM jobs WHERE id = ?
 
 -- name: states
-SELECT id, state FROM jobs LEFT JOIN ends ON ends.n = jobs.n WHERE id IN (SELECT value FROM json_each(?))
+SELECT jobs.id, state FROM json_each(?) AS wanted CROSS JOIN jobs ON jobs.id = wanted.value LEFT JOIN ends ON ends.n = jobs.n
 
 -- name: jobs_by_keys
-SELECT key, id, payload_hash FROM jobs WHERE owner = ? AND key IN (SELECT value FROM json_each(?))
+SELECT jobs.key, jobs.id, payload_hash
+FROM json_each(?) AS wanted CROSS JOIN jobs INDEXED BY jobs_by_key ON jobs.owner = ? AND jobs.key = wanted.value
 
 -- name: tasks_of_jobs
 SELECT jobs.id, tasks.n, tasks.idx, state, cancel_wanted, attempts, lost, reasons, outcome, tasks.ended_at, notes,

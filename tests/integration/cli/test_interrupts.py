@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 
@@ -9,8 +10,9 @@ import pytest
 
 from gpulayer.protocol.types import State
 from tests.support.deployment import Deployment
-from tests.support.processes import until
+from tests.support.processes import PATIENCE_S, until
 from tests.support.terminal import Cli, Screen
+from tests.support.way import Way
 
 PROGRAM = "trap 'echo caught; exit 9' TERM; echo up; while :; do sleep 0.05; done"
 
@@ -101,3 +103,91 @@ def test_the_control_plane_may_restart_meanwhile(cli: Cli, plane: Deployment) ->
     go.touch()
     out, err = process.communicate()
     assert (out, process.returncode) == (b"down\n", 6), err.decode()
+
+
+# ---------------------------------------------------------------- at each stage, over a slow network
+
+
+def test_while_files_are_sent_nothing_is_left_and_the_rest_goes_on_from_there(
+    cli: Cli, deployment: Deployment, way: Way
+) -> None:
+    (cli.folder / "big").write_bytes(os.urandom(12_000_000))
+    words = ("submit", "--label", f"t={cli.folder.name}", "--input", "big", "--", "wc", "-c", "big")
+    way.stops_behind = b"PATCH /v1/uploads/"
+    with cli.screen(*words, env=way.env) as screen:
+        assert way.stopped.wait(PATIENCE_S)
+        screen.press("\x03")
+        assert screen.end() == 130
+    way.goes_on()
+    assert cli.run("job", "list", "--label", f"t={cli.folder.name}", "--json").stdout == "[]\n"
+    assert cli.run(*words, env=way.env).stdout == "12000000 big\n"
+
+
+def test_while_the_answer_is_on_its_way_the_job_is_not_lost(cli: Cli, deployment: Deployment, way: Way) -> None:
+    way.stops_behind = b"POST /v1/jobs "
+    with cli.screen("submit", "--shell", PROGRAM, env=way.env) as screen:
+        assert way.stopped.wait(PATIENCE_S)
+        screen.press("\x03")
+        screen.until("^C")
+        way.goes_on()
+        screen.until("[Y/n/detach] ")
+        screen.press("\r")
+        assert screen.end() == 130
+        assert "■ cancelled" in screen.plain
+    way.stops_behind = b"POST /v1/jobs "
+    with cli.screen("submit", "--", "true", env=way.env) as screen:
+        assert way.stopped.wait(PATIENCE_S)
+        screen.press("\x03")
+        screen.until("^C")
+        screen.press("\x03")
+        assert screen.end() == 130
+        assert "whether the job was submitted is not known: gpulayer job list shows it" in screen.shown
+
+
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_while_files_are_fetched_nothing_half_written_is_left(
+    cli: Cli, deployment: Deployment, way: Way, hangs_up: bool
+) -> None:
+    program = "head -c 12000000 /dev/urandom > big"
+    way.stops_behind = b"GET /v1/blobs/"
+    with cli.screen("submit", "--output", "big", "--to", "there", "--shell", program, env=way.env) as screen:
+        assert way.stopped.wait(PATIENCE_S)
+        if hangs_up:
+            screen.hang_up()
+            assert screen.process.wait(PATIENCE_S) == 129
+        else:
+            screen.press("\x03")
+            assert screen.end() == 130
+            assert "its files were not fetched: gpulayer job download " in screen.shown
+    assert list((cli.folder / "there").iterdir()) == []
+    job = deployment.api.jobs(limit=1)[0]
+    assert job.state is State.SUCCEEDED
+    way.goes_on()
+    assert cli.run("job", "download", job.id, "--to", "there").stderr.endswith("1 file, 12.0 MB: big\n")
+
+
+def test_a_control_plane_that_does_not_answer_can_be_left(cli: Cli, deployment: Deployment, way: Way) -> None:
+    with cli.screen("submit", "--shell", PROGRAM, env=way.env) as screen:
+        screen.until("up\r\n")
+        way.stops_behind = b"POST /v1/jobs/"
+        screen.press("\x03")
+        screen.until("[Y/n/detach] ")
+        screen.press("y\r")
+        assert way.stopped.wait(PATIENCE_S)
+        screen.press("\x03")
+        assert screen.end() == 130
+        assert f"gpulayer job cancel {job_on(screen)} asks again" in screen.shown
+
+
+def test_an_arrays_control_plane_may_go_away(cli: Cli, deployment: Deployment, way: Way) -> None:
+    with cli.screen("submit", "--array", "0-1", "--", "sleep", "600", env=way.env) as screen:
+        screen.until("2 running")
+        way.close()
+        screen.until("control plane out of reach, the job goes on")
+        screen.press("\x03")
+        screen.until("[Y/n/detach] ")
+        screen.press("d\r")
+        assert screen.end() == 130
+    job = deployment.api.jobs(limit=1)[0]
+    assert not job.terminal
+    deployment.api.cancel(job.id)

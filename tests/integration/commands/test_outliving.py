@@ -149,6 +149,8 @@ def test_a_program_that_died_with_its_whole_worker_has_an_unknown_end(lost: Benc
     os.kill(agent, signal.SIGSTOP)
     for each in (keeper, pid, agent):
         end(each, signal.SIGKILL)
+    assert lost.worker.process is not None
+    lost.worker.process.wait(30)
     lost.worker.start()
     view = lost.done(job)
     assert view.state is State.FAILED

@@ -107,7 +107,7 @@ def test_the_machines_have_joined_by_tls_with_a_pin(network: Network) -> None:
         assert kept["url"] == f"https://{plane.address}:8443"  # the address of its default route
         assert kept["fingerprint"] in up_log(network)
         assert kept["certificate"].startswith("-----BEGIN CERTIFICATE-----")
-        assert f"● {name} joined" in up_log(network)
+        until(lambda name=name: f"● {name} joined" in up_log(network), f"the word on {name}")
     for host in network.hosts.values():
         for pid in host.pids():
             line = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""

@@ -12,9 +12,8 @@ EQUIVALENT: dict[str, str] = {
     "verdicts-doubled": f"{_RESEND}: what is judged twice begins twice from the same offset",
     "attempts.HeartbeatAck:1-doubled": "a heartbeat on its way counts too early, by far less than 0.2 leases",
     "attempts.Forget:1-doubled": f"{_RESEND}: it is forgotten already",
-    "attempts.Forget:2-doubled": f"{_RESEND}: it is forgotten already",
+    "attempts.Forget:3-doubled": f"{_RESEND}: it is forgotten already",
     "attempts.Recorded:1-doubled": f"{_RESEND}: it is recorded already",
-    "attempts.Recorded:1-dropped": "who says an end again has had his answer, or has it with his next verdict",
     "link.Link._local:5": f"{_RESEND}: the session is known to have ended",
     "fleet._verdict:3-never": "the worker says right after the welcome what its hello said: no process is left",
     # ------------------------------------------------------------ written twice
@@ -24,7 +23,12 @@ EQUIVALENT: dict[str, str] = {
     "link.Link._judged:2-never": "the next tick ends what is not wanted",
     "link.Link._judged:3-always": "nothing is let go of up to byte 0",
     "link.Link._tell:1-always": "out of touch it goes nowhere; before the welcome the hello has said it already",
+    "attempts._beat:1": "the same is noted once more, and who waits is told the same",
+    "placing.place_waiting:1": "in an empty queue nobody is first",
+    "plane.Plane.handle:2-always": "where nothing came and no room was made, placing finds nothing",
     # ------------------------------------------------------------ never the case
+    "plane.Plane.handle:1-never": "what live jobs name is kept: a start finds how it ended, or that it lives",
+    "plane.Plane.handle:1-always": "what live jobs name is kept: a start finds how it ended, or that it lives",
     "link.Link._welcome:1-always": "verdicts are of what the hello declared, and nothing is let go of in between",
     "link.Link._unfit:2": "the control plane assigns nothing to a session that it ends",
     "queue.Queue.remove:1": "only what waits is taken out",

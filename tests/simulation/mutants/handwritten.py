@@ -148,7 +148,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "        task.cancel_wanted = True\n        out.put(task)",
         "        task.cancel_wanted = True",
     ),
-    "cancelled-stays-queued": (f"{_CORE}.jobs", "        plane.queue.remove(task.id)\n", ""),
+    "cancelled-stays-queued": (f"{_CORE}.jobs", "    plane.queue.remove_all([task.id for task in job.tasks])\n", ""),
     "key-looked-up-nowhere": (
         f"{_CORE}.jobs",
         "job = plane.job_of((owner, submission.key))\n    if",

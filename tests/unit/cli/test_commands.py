@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gpulayer.cli.__main__ import run
 from gpulayer.client.asks import Listening, NewToken, TokenView
+from gpulayer.client.errors import RequestRefused
 from gpulayer.client.submission import Input, Source
-from gpulayer.protocol.types import AttemptView, JobView, Outcome, Reason, State, TaskView
+from gpulayer.protocol.types import AttemptView, JobView, Outcome, Problem, Reason, State, TaskView
 from gpulayer.source import Limits
 
 Gpulayer = Callable[..., Any]
@@ -172,3 +176,40 @@ def test_tokens(gpulayer: Gpulayer, client: Any) -> None:
     client.answers["DELETE /v1/tokens/alice"] = None
     assert gpulayer("token", "revoke", "alice", "--workers").code == 0
     assert client.asked[-1] == "DELETE /v1/tokens/alice?workers=true"
+
+
+def test_an_interrupt_while_it_is_submitted_loses_no_job(gpulayer: Gpulayer, client: Any) -> None:
+    client.interrupted = signal.SIGTERM
+    said = gpulayer("submit", "-d", "--", "true")
+    assert (said.code, said.out) == (143, "k3f9\n")
+
+
+def test_where_files_could_not_go_nothing_is_submitted(gpulayer: Gpulayer, client: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = gpulayer("submit", "--to", str(tmp_path / "file"), "--output", "x", "--", "true")
+    assert (said.code, client.commands) == (2, [])
+    assert said.err == f"gpulayer: --to {tmp_path}/file: this is no folder, and files can't come into it\n"
+
+
+@pytest.mark.parametrize(("encoding", "bytes_"), [("utf-8", "ü漢".encode()), ("latin-1", b"\\u00fc\\u6f22")])
+def test_json_is_json_whatever_letters_the_terminal_has(
+    client: Any, monkeypatch: pytest.MonkeyPatch, encoding: str, bytes_: bytes
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding, write_through=True))
+    client.views["k3f9"] = replace(client.views["k3f9"], name="ü漢")
+    client.answers["GET /v1/jobs"] = list(client.views.values())
+    assert run(["job", "list", "--json"]) == 0
+    assert bytes_ in raw.getvalue()
+    assert json.loads(raw.getvalue())[0]["name"] == "ü漢"
+    assert run(["job", "list"]) == 0
+    assert (b"\\u6f22" if encoding == "latin-1" else "漢".encode()) in raw.getvalue()
+
+
+def test_what_can_be_no_name_is_no_job(gpulayer: Gpulayer, client: Any) -> None:
+    def status(name: str) -> JobView:
+        raise RequestRefused(Problem(status=404, code="no_such_path", title="nothing is there"))
+
+    client.status = status
+    said = gpulayer("job", "show", "../\x1b[2J")
+    assert (said.code, said.err) == (2, "gpulayer: no job ../\\x1b[2J; gpulayer job list shows them\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,35 @@ def test_quiet_leaves_ours_out_and_nothing_else(out: io.BytesIO) -> None:
         terminal.write("stderr", b"the program's\n")
         terminal.warn("gpulayer: what has to be known")
     assert err.text == "the program's\ngpulayer: what has to be known\n"
+
+
+def test_what_others_wrote_gives_the_terminal_no_commands(out: io.BytesIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    err = Err(live=True)
+    with Terminal(out=out, err=err) as terminal:
+        terminal.say("✓ 1 file: a\x1b]0;title\x07\nb\u202e.csv 漢字\u3000\udcff")
+        terminal.warn("\x9b2J")
+        terminal.status("◐ \x1b[2J")
+    assert err.text.split("\r")[0] == "✓ 1 file: a\\x1b]0;title\\x07\\nb\\u202e.csv 漢字\u3000\\udcff\n\\x9b2J\n"
+    assert "\x1b[2J" not in err.text
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_our_line_begins_anew_behind_half_a_line_of_the_program(live: bool, out: io.BytesIO) -> None:
+    err = Err(live=live)
+    with Terminal(out=out, err=err) as terminal:
+        terminal.write("stderr", b"half")
+        terminal.write("stdout", b"\n")  # goes elsewhere: it ends no line here
+        terminal.say("done")
+        terminal.write("stderr", b"half again")
+    assert err.text == "half\ndone\nhalf again" + ("\n" if live else "")
+
+
+def test_where_both_streams_end_in_one_place_stdout_counts_too(tmp_path: Path) -> None:
+    with (tmp_path / "both").open("w+b") as file, open(file.fileno(), "w", closefd=False) as err:
+        with Terminal(out=file, err=err) as terminal:
+            terminal.write("stdout", b"half")
+            terminal.say("done")
+        file.seek(0)
+        assert file.read() == b"half\ndone\n"

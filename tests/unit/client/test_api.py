@@ -169,3 +169,16 @@ def test_an_answer_of_somebody_else() -> None:
         asks.workers().answer(404, b"<html>")
     with pytest.raises(Away, match="HTTP 503"):
         asks.workers().answer(503, b"<html>")
+
+
+def test_a_batch_that_is_too_large_for_one_request_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [asks.Submission(key=str(n), spec=JobSpec(command=CommandSpec(argv=("x" * 1000,)))) for n in range(7)]
+    monkeypatch.setattr(asks, "BATCH_JOBS", 3)
+    assert [len(part) for part in asks.in_batches(jobs)] == [3, 3, 1]
+    monkeypatch.setattr(asks, "BATCH_BYTES", 2500)
+    parts = list(asks.in_batches(jobs))
+    assert [len(part) for part in parts] == [2, 2, 2, 1]
+    monkeypatch.setattr(asks, "BATCH_BYTES", 10)  # one alone is larger: it goes as it is
+    assert [len(part) for part in asks.in_batches(jobs)] == [1] * 7
+    sent = [job for part in parts for job in msgspec.json.decode(asks.submit_batch(part).content or b"")["jobs"]]
+    assert [job["key"] for job in sent] == list("0123456")

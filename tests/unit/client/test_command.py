@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpulayer.client.command import Command, CommandRefused, default_name, ranges_of
+from gpulayer.client.submission import Source
 from gpulayer.protocol.types import CommandSpec, JobSpec, Requirements
 
 
@@ -75,13 +76,16 @@ def test_names(argv: tuple[str, ...], name: str) -> None:
         (4, ((0, 3),)),
         (range(0, 6, 2), ((0, 0), (2, 2), (4, 4))),
         ([5, 5, 6], ((5, 6),)),
+        (range(3, 10_003), ((3, 10_002),)),
     ],
 )
 def test_arrays(array: Any, ranges: tuple[tuple[int, int], ...]) -> None:
     assert ranges_of(array) == ranges
 
 
-@pytest.mark.parametrize("array", ["", "x", "5-1", "-3", "1;2", 0, [], "0-99999999", "1-"])
+@pytest.mark.parametrize(
+    "array", ["", "x", "5-1", "-3", "1;2", 0, [], range(0), "0-10000", range(10**12), range(0, 10**12, 2), 10**12, "1-"]
+)
 def test_what_is_no_array(array: Any) -> None:
     with pytest.raises(CommandRefused, match=r"array"):
         ranges_of(array)
@@ -103,8 +107,15 @@ def test_what_is_no_array(array: Any) -> None:
         ({"argv": ["x"], "timeout_s": 0}, "timeout_s=0 leaves no time at all"),
         ({"argv": ["x"], "grace_s": float("nan")}, "less than nothing"),
         ({"argv": ["x"], "retries": -1}, "less than nothing"),
+        ({"argv": ["x"], "key": ""}, "the idempotency key is empty"),
     ],
 )
 def test_what_can_not_be(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(CommandRefused, match=said):
         Command(**fields).spec("")
+
+
+@pytest.mark.parametrize("source", ["", Source(folder="")])
+def test_a_source_that_is_nothing_is_not_the_current_folder(source: Any) -> None:
+    with pytest.raises(CommandRefused, match=r"the source folder has no name; '\.' is the current one"):
+        Command(argv=["x"], source=source).source_folder()

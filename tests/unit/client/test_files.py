@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gpulayer.client import transfer
+from gpulayer.client.asks import Output
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.client.files import Came, Files, FilesRefused, Home
 from gpulayer.protocol.types import JobView, Outcome, State
@@ -247,3 +248,51 @@ def test_what_changes_while_it_is_fetched_stays(host: BlobHost, root: Path) -> N
     came = Files().fetch(job, home(root, {"a.csv": b"old"}, ago_ns=LATER_NS), host.tie, tell)
     assert tree(root) == {"a.csv": b"just edited", "a.csv.from-k3f9": b"new"}
     assert came.beside
+
+
+# ---------------------------------------------------------------- of a command
+
+
+def outputs_of(host: BlobHost, files: dict[str, bytes], index: int = 0) -> list[Output]:
+    return [Output(index=index, path=path, size=len(data), sha256=host.put(data)) for path, data in files.items()]
+
+
+def test_a_commands_machine_brings_only_what_was_asked_for(host: BlobHost, root: Path) -> None:
+    """It can't put other files into the folder that the job was sent from, least of all in place of its source."""
+    (root / "train.py").write_bytes(b"ours")
+    outputs = outputs_of(host, {"out/a": b"a", "train.py": b"theirs", ".git/hooks/x": b"", "out/.git/config": b"x"})
+    where = home(root, {"train.py": b"ours"}, "out/**", "log")
+    came = Files().fetch_outputs(JobView(id="k3f9", state=State.SUCCEEDED), outputs, where, host.tie, quiet)
+    assert tree(root) == {"train.py": b"ours", "out/a": b"a"}
+    assert came.written == [("out/a", 1)]
+    assert came.refused == [
+        ("out/.git/config", "nothing is written there"),
+        ("train.py", "no --output asked for it"),
+        (".git/hooks/x", "no --output asked for it"),
+    ]
+    assert came.unmatched == ["log"]
+
+
+@pytest.mark.parametrize("path", ["../x", "/tmp/x", "a/../../x", "a//x", "", ".", "a\0b"])
+def test_a_commands_file_that_leads_out_is_refused(host: BlobHost, root: Path, path: str) -> None:
+    job = JobView(id="k3f9", state=State.SUCCEEDED, tasks={"succeeded": 2})
+    outputs = [*outputs_of(host, {"good": b"x"}), *outputs_of(host, {path: b"x"}, 1)]
+    with pytest.raises(FilesRefused, match="the files of job k3f9 can't be taken"):
+        Files().fetch_outputs(job, outputs, Home(root=root), host.tie, quiet)
+    assert tree(root.parent) == {}
+
+
+def test_of_an_array_each_tasks_files_have_their_folder(host: BlobHost, root: Path) -> None:
+    job = JobView(id="k3f9", state=State.SUCCEEDED, tasks={"succeeded": 2})
+    outputs = [*outputs_of(host, {"a": b"0", "b": b""}), *outputs_of(host, {"a": b"1"}, 1)]
+    came = Files().fetch_outputs(job, outputs, home(root, {}, "a"), host.tie, quiet)
+    assert tree(root) == {"k3f9/0/a": b"0", "k3f9/1/a": b"1"}
+    assert came.refused == [("k3f9/0/b", "no --output asked for it")]
+
+
+def test_a_place_that_is_no_folder_is_named(host: BlobHost, root: Path) -> None:
+    (root / "file").touch()
+    where = Home(root=root / "file")
+    outputs = outputs_of(host, {"a": b"0"})
+    with pytest.raises(FilesRefused, match=r"can't be written here: .*/file: File exists; then gpulayer job download"):
+        Files().fetch_outputs(JobView(id="k3f9", state=State.SUCCEEDED), outputs, where, host.tie, quiet)

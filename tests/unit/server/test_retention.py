@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gpulayer.protocol.types import CellSpec, CommandSpec, JobSpec, Outcome, State
-from gpulayer.source import FileEntry, Manifest
+from gpulayer.source import FileEntry, Manifest, blobs
 from gpulayer.source.blobs import Blobs
 from gpulayer.source.partial import Partials
 from gpulayer_server import retention as module
@@ -193,3 +193,21 @@ def test_the_specs_that_are_read_here_are_those_that_are_written(folder: Folder)
         *("code", "bundle", "session", "execution_count", "idle_timeout_s", "inputs", "outputs", "output_globs"),
         *("argv", "env", "cwd"),
     }, "does the new field name a blob? then `gpulayer_server.store.kept` has to know it"
+
+
+def test_what_a_job_counts_on_that_comes_while_it_looks_stays(folder: Folder) -> None:
+    """It is not among those that were looked at, and its manifest is as old as the others."""
+    names, others = folder.bundle(b"one", b"two"), folder.bundle(b"three")
+    assert folder.blobs.rely(names[0])
+    folder.look()
+    assert folder.blobs.missing(names) == []
+    assert folder.blobs.missing(others) == others
+    assert not folder.blobs.rely(others[0])
+
+
+def test_nobody_is_counted_on_for_ever(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = folder.bundle(b"one")
+    assert folder.blobs.rely(names[0])
+    monkeypatch.setattr(blobs, "_RELIED_S", 0.0)
+    folder.look()
+    assert folder.blobs.missing(names) == names

@@ -7,8 +7,7 @@ CREATE TABLE jobs_by_n (
     payload_hash TEXT NOT NULL,
     spec         BLOB NOT NULL,
     submitted_at REAL NOT NULL,
-    name         TEXT NOT NULL,
-    UNIQUE (owner, key)
+    name         TEXT NOT NULL
 );
 
 CREATE TABLE tasks_by_n (
@@ -80,6 +79,7 @@ ALTER TABLE jobs_by_n RENAME TO jobs;
 ALTER TABLE tasks_by_n RENAME TO tasks;
 ALTER TABLE attempts_by_n RENAME TO attempts;
 
+CREATE UNIQUE INDEX jobs_by_key ON jobs (owner, key);
 CREATE INDEX jobs_of_owner ON jobs (owner, n);
 CREATE INDEX jobs_named ON jobs (name, n) WHERE name <> '';
 CREATE INDEX attempts_held ON attempts (worker_id) WHERE released = 0;

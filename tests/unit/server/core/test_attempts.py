@@ -272,6 +272,18 @@ def test_a_begin_is_never_told_to_be_before_the_assignment(world):
     assert attempt.started_at == attempt.assigned_at
 
 
+def test_a_begin_that_is_told_with_the_end_counts_also_after_a_parting(world):
+    conn = world.join()
+    job = world.submit().id
+    attempt = world.attempt(job)
+    world.leave(conn)
+    world.wait(6)
+    conn = world.join(attempts=(HeldAttempt(attempt=attempt.id),))
+    assert (world.state(job), attempt.started_at) == (State.RUNNING, None)
+    world.say(conn, an_end(attempt.id, began=True, released=True))
+    assert attempt.started_at == world.now - 2.0
+
+
 def test_an_end_without_a_begin_is_none_of_a_program(world):
     conn = world.join()
     attempt = world.attempt(world.submit().id)

@@ -249,3 +249,19 @@ def test_a_submitter_cancels_only_its_own(plane: Any) -> None:
     assert plane.request("POST", url, headers=alice).status_code == 200
     mine = plane.request("POST", "/v1/jobs", json={"key": "k", "spec": command()}, headers=bob).json()
     assert plane.request("POST", f"/v1/jobs/{mine['id']}/cancel").status_code == 200
+
+
+@pytest.mark.parametrize("index", ["-1", "9" * 30, "x"])
+def test_an_index_that_is_none(plane: Any, index: str) -> None:
+    job = submit(plane, "k")["id"]
+    for what in ("logs", "attempts", "outputs"):
+        answer = plane.request("GET", f"/v1/jobs/{job}/{what}?index={index}")
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+
+
+def test_a_key_is_something(plane: Any) -> None:
+    answer = plane.request("POST", "/v1/jobs", json={"key": "", "spec": command()})
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    assert "$.key" in answer.json()["detail"]
+    answer = plane.request("POST", "/v1/jobs/batch", json={"jobs": [{"key": "", "spec": command()}]})
+    assert (answer.status_code, get(plane, "/v1/jobs")) == (400, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gpulayer.source import SourceChanged, partial
+from gpulayer.source import SourceChanged, iter_pack, partial
 from gpulayer.source.again import CHUNK_BYTES
 from gpulayer.source.download import fetch_blob
+from gpulayer.source.pack import InMemory
 from gpulayer.source.upload import TransferStopped, send_blob
 from gpulayer_server.http import uploads
 from tests.support.processes import until
@@ -258,3 +260,25 @@ def test_a_part_that_is_none(plane: Any, asked: str) -> None:
     answer = plane.request("GET", f"/v1/blobs/{digest(DATA)}", headers={"Range": asked})
     assert (answer.status_code, answer.headers["Content-Range"]) == (416, "bytes */300000")
     assert answer.json()["code"] == "range"
+
+
+@pytest.mark.parametrize(("size", "offset"), [("1", "9" * 5000), ("9" * 5000, "0"), ("9" * 30, "0"), ("-1", "0")])
+def test_numbers_that_are_none_are_the_clients_fault(plane: Any, size: str, offset: str) -> None:
+    headers = {"Upload-Offset": offset, "Upload-Checksum": digest(b"x")}
+    answer = plane.request("PATCH", f"/v1/uploads/{digest(b'x')}?size={size}", content=b"x", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+
+
+def test_files_never_take_the_last_of_a_disk(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control plane's own store lies there too."""
+    free_bytes = 256_000_000 + 150_000
+    usage = shutil.disk_usage(plane.service.shell.blobs.folder)._replace(total=10**12, free=free_bytes)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    assert patch(plane, DATA, 0, 100_000).status_code == 200
+    answer = patch(plane, DATA, 100_000, 300_000)
+    assert (answer.status_code, answer.json()["code"]) == (507, "disk")
+    assert "No space left on device" in answer.json()["detail"]
+    assert head(plane, DATA) == 100_000
+    pack = b"".join(iter_pack([(digest(DATA), InMemory(len(DATA), iter([DATA])))], compress=False))
+    answer = plane.request("POST", "/v1/blobs", content=pack)
+    assert (answer.status_code, answer.json()["code"]) == (507, "disk")
