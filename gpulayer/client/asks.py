@@ -35,6 +35,12 @@ class Output(Struct, frozen=True, kw_only=True):
     size: int
     sha256: str
     mode: int = 0o644
+    raw: bytes = b""  # the path's bytes where they are not UTF-8: `path` is how it may be shown then
+
+    @property
+    def name(self) -> str:
+        """The path for functions of `os`."""
+        return self.raw.decode(errors="surrogateescape") if self.raw else self.path
 
 
 class TokenView(Struct, frozen=True, kw_only=True):

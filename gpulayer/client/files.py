@@ -126,11 +126,11 @@ class Files:
         again = f"gpulayer job download {job.id} fetches them"
         within = f"{job.id}/{{}}/" if job.tasks or any(each.index for each in outputs) else ""
         globs = Globs(home.globs) if home.globs is not None else None
-        asked = [each for each in outputs if globs is None or globs.match(each.path)]
+        asked = [each for each in outputs if globs is None or globs.match(each.name)]
         try:
             manifest = Manifest(
                 FileEntry(
-                    path=within.format(each.index) + each.path, mode=each.mode, size=each.size, sha256=each.sha256
+                    path=within.format(each.index) + each.name, mode=each.mode, size=each.size, sha256=each.sha256
                 )
                 for each in asked
             )
@@ -144,8 +144,8 @@ class Files:
                 f"the files of job {job.id} can't be written here: {where}{error.strerror or error}; then {again}"
             ) from error
         if globs is not None:
-            came.unmatched = globs.without_match(each.path for each in outputs)
-            others = [within.format(each.index) + each.path for each in outputs if not globs.match(each.path)]
+            came.unmatched = globs.without_match(each.name for each in outputs)
+            others = [within.format(each.index) + each.name for each in outputs if not globs.match(each.name)]
             came.refused += [(path, _NOT_ASKED) for path in others]
         return came
 

@@ -6,15 +6,11 @@ import http.client
 import urllib.parse
 from dataclasses import dataclass
 
-import msgspec
-
 from gpulayer.client.tls import tls_context
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.pin import dial
+from gpulayer.protocol.problems import problem_in
 from gpulayer.protocol.types import Problem
-
-ENDED_TOKENS = ("token_revoked", "token_expired", "token_used")
-"""The codes of a control plane that knows the token it was given, and that it is good for nothing any more."""
 
 _PROBLEM_BYTES = 65_536
 
@@ -58,13 +54,3 @@ def ask_health(endpoint: Endpoint, timeout_s: float) -> Health:
         return Health(status=answer.status, problem=problem_in(answer.getheader("Content-Type") or "", body))
     finally:
         connection.close()
-
-
-def problem_in(content_type: str, body: bytes) -> Problem | None:
-    """The problem that an answer tells of; None where it is no control plane's."""
-    if not content_type.startswith("application/problem+json") or len(body) > _PROBLEM_BYTES:
-        return None
-    try:
-        return msgspec.json.decode(body, type=Problem)
-    except msgspec.MsgspecError:
-        return None

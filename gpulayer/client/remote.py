@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import ssl
 import threading
 
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.client.health import Health, ask_health
-from gpulayer.protocol.endpoint import REMOTE, Endpoint
+from gpulayer.protocol.endpoint import REMOTE, Endpoint, is_token, plain_address
 from gpulayer.protocol.pin import PinError, pinned, read_fingerprint, unencrypted
 
 _TIMEOUT_S = 10.0
@@ -46,9 +47,10 @@ def named() -> Endpoint | None:
 
 def endpoint_of(url: str, token: str, fingerprint: str = "") -> Endpoint:
     """An address as it was named. Raises `ControlPlaneError` where it can't be used."""
-    url = url.strip().rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise ControlPlaneError(f"{url[:200]!r} is not an address such as https://HOST:PORT; {_LINE}")
+    try:
+        url = plain_address(url)
+    except ValueError as error:
+        raise ControlPlaneError(f"GPULAYER_URL: {error}; {_LINE}") from None
     if unencrypted(url):
         text = f"{url} is plain http: the token, and all that follows, would cross the network in the clear"
         raise ControlPlaneError(f"{text}; name its https address; {_LINE}")
@@ -57,6 +59,9 @@ def endpoint_of(url: str, token: str, fingerprint: str = "") -> Endpoint:
         raise ControlPlaneError(
             f"{text}; `gpulayer token create --role submitter --name NAME` on that machine makes one"
         )
+    if not is_token(token.strip()):
+        text = "what GPULAYER_TOKEN holds is not a token: one has no spaces, line ends or other letters than ASCII"
+        raise ControlPlaneError(f"{text}; copy it again as it was shown")
     if fingerprint:
         try:
             fingerprint = read_fingerprint(fingerprint)
@@ -78,7 +83,8 @@ def reached(endpoint: Endpoint) -> Endpoint:
     except ssl.SSLCertVerificationError as error:
         raise ControlPlaneError(_untrusted(endpoint, error)) from error
     except OSError as error:
-        text = f"{url} can't be reached: {' '.join(str(error).split()) or type(error).__name__}"
+        why = re.sub(r"^\[Errno -?\d+\] ", "", " ".join(str(error).split()))
+        text = f"{url} can't be reached: {why or type(error).__name__}"
         raise Unreachable(f"{text}; is it running, is the address right, may this machine reach it?") from error
     except http.client.HTTPException as error:
         raise ControlPlaneError(f"{url} is not a control plane: it does not speak HTTP; {_LINE}") from error

@@ -21,8 +21,8 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from gpulayer.client.errors import ControlPlaneError
-from gpulayer.client.health import ENDED_TOKENS, problem_in
 from gpulayer.protocol.pin import dial
+from gpulayer.protocol.problems import ENDED_TOKENS, problem_in
 
 _READ_BYTES = 256 * 1024
 _MAX_FRAME_BYTES = 16 * 1024 * 1024

@@ -68,6 +68,29 @@ def read_endpoint(folder: Path) -> Endpoint | None:
         return None
 
 
+def plain_address(url: str) -> str:
+    """A control plane's address in its plain form. Raises ValueError that says what is wrong, without any secret."""
+    shown = repr(re.split(r"[?#]", url)[0].rpartition("@")[2][:200])  # without what may be a secret
+    try:
+        parts = urllib.parse.urlsplit(url.strip())
+        port = parts.port
+        (parts.hostname or "").encode("idna")  # as it is looked up: some letters, and lengths, no name can have
+    except ValueError as error:
+        why = "no host has such a name" if isinstance(error, UnicodeError) else error
+        raise ValueError(f"{shown} is not an address: {why}") from None
+    wrong = parts.query or parts.fragment or "@" in parts.netloc or not parts.hostname or port == 0
+    if parts.scheme not in ("http", "https") or wrong or not url.strip().isprintable() or " " in url.strip():
+        raise ValueError(
+            f"{shown} is not an address such as https://HOST:PORT or https://HOST/PATH, with nothing else in it"
+        )
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def is_token(text: str) -> bool:
+    """Whether this may be a token: what is none goes into no request, whose error would show it."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
 def on_loopback(url: str) -> bool:
     """Whether an address is of this machine itself: there no proxy is used, elsewhere the environment's."""
     host = urllib.parse.urlsplit(url).hostname or ""

@@ -118,8 +118,17 @@ class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat"):
     full: str = ""  # why it takes no more work, such as a disk below its reserve; '' where it does
 
 
+class Ahead(Struct, frozen=True, kw_only=True, tag="ahead"):
+    """So many commands that ask for no devices may be assigned beyond the worker's slots: they end that soon.
+
+    None is the word of each new connection. Those that wait are not declared in a hello: they are placed anew then.
+    """
+
+    count: int
+
+
 WorkerMessage: TypeAlias = (
-    Hello | Output | Started | Finished | NotStarted | Released | SessionEnded | Progress | Heartbeat
+    Hello | Output | Started | Finished | NotStarted | Released | SessionEnded | Progress | Heartbeat | Ahead
 )
 
 # ---------------------------------------------------------------- control plane to worker

@@ -109,8 +109,9 @@ def bind(where: Listen) -> socket.socket:
         )[0]
         both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
         listening = socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
-    except socket.gaierror as error:
-        raise ListenError(f"{host} is not the name of an address: {error.strerror}; name one of this machine") from None
+    except (socket.gaierror, ValueError) as error:  # ValueError: letters that no name has
+        why = getattr(error, "strerror", None) or "it can't be one"
+        raise ListenError(f"{host!a} is not the name of an address: {why}; name one of this machine") from None
     except OSError as error:
         raise ListenError(_why(where, error)) from error
     listening.setblocking(False)
@@ -124,7 +125,8 @@ def _why(where: Listen, error: OSError) -> str:
         return f"{where.host} is not an address of this machine; choose one of its own"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"port {where.port} of {where.host} is not this user's to listen on; choose one above 1023"
-    return f"{where.host}:{where.port} can't be listened on: {error.strerror or error}; choose another address"
+    text = (error.strerror or str(error)).partition(" (while")[0]
+    return f"{where.url.removeprefix('https://')} can't be listened on: {text}; choose another address"
 
 
 def reachable(host: str) -> str:

@@ -98,11 +98,20 @@ class Service:
         self.shell.handle(LocalWorkerExpected(until=self.shell.clock.now() + 30.0))
         logs = self.data / "logs"
         logs.mkdir(mode=0o700, exist_ok=True)
-        command = [sys.executable, "-m", "gpulayer_worker", "join", "--local", "--control-plane", str(self.data)]
+        command = [
+            sys.executable,
+            "-m",
+            "gpulayer_worker",
+            "join",
+            "--local",
+            "--control-plane",
+            str(self.data.absolute()),
+        ]
         with (logs / "local-worker.log").open("ab") as output:
             worker = subprocess.Popen(
-                [*command, "--data", str(self.data / "worker"), *arguments],
+                [*command, "--data", str(self.data.absolute() / "worker"), *arguments],
                 env=without_secrets(),
+                cwd="/",  # where Python looks for modules first
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

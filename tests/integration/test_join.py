@@ -352,7 +352,7 @@ def test_addresses_that_are_none(home: Deployment) -> None:
     assert f"{other.url}/lab is not a GPUlayer address: it answered 200 with text/html" in line
     code, [line] = run(home, home.folder / "w-refused", "192.168.1.50:8888", "--token", token)
     assert code == 2
-    assert "is not an address such as http://HOST:PORT" in line
+    assert "is not an address such as https://HOST:PORT" in line
 
 
 def test_a_folder_that_can_not_be_written(home: Deployment) -> None:

@@ -77,7 +77,7 @@ class Agent(Process):
         held = [held_in(record) for record in machine.records.values()]
         found = {name: kernel for name, kernel in machine.noted_sessions.items() if kernel.alive}
         machine.noted_sessions = dict(found)
-        self.link = link.Link(held=held, sessions=found, now=machine.clock())
+        self.link = link.Link(held=held, sessions=found, now=machine.clock(), slots=machine.slots)
         for name, kernel in found.items():
             self.session_ready(name, kernel)
         noted = [machine.noted.get(each.assign.attempt) for each in held if not each.gone]

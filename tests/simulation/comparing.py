@@ -10,6 +10,8 @@ from gpulayer.protocol.types import State
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Attempt, Job, Session, Worker
 
+_AHEAD = 64  # at most so many may wait on a worker
+
 
 def unfounded(plane: Plane) -> str:
     """The first thing in a plane that has no ground; '' when it is sound."""
@@ -78,7 +80,9 @@ def _workers(plane: Plane) -> Iterator[str]:
             yield f"connection {conn} counts as that of {worker.name}, whose is {worker.conn}"
     for worker in plane.workers.values():
         held = [device.uuid for devices in worker.holders.values() for device in devices]
-        if worker.slots_free < 0 or len(set(held)) < len(held):
+        firm = [name for name in worker.holders if not _may_wait(plane, name)]
+        crowded = len(firm) > worker.slots or len(worker.holders) > worker.slots + _AHEAD
+        if crowded or len(set(held)) < len(held):
             yield f"worker {worker.name} has {worker.slots} slots and is held by {worker.holders}"
         expected = {a.id for a in plane.attempts.values() if a.worker == worker.id and a.holds_slot}
         expected |= {s.id for s in plane.sessions.values() if s.worker == worker.id}
@@ -88,6 +92,15 @@ def _workers(plane: Plane) -> Iterator[str]:
             yield f"worker {worker.name}: connection {worker.conn}, gone since {worker.gone_since}"
         if worker.conn is not None and plane.by_conn.get(worker.conn) is not worker:
             yield f"worker {worker.name}: connection {worker.conn} is another's"
+
+
+def _may_wait(plane: Plane, holder: str) -> bool:
+    """Whether it may be assigned before there is a slot for it: a command without devices."""
+    attempt = plane.attempts.get(holder)
+    task = plane.tasks.get(attempt.task) if attempt is not None else None
+    if attempt is None or task is None:
+        return attempt is not None and not attempt.devices  # its job is history: only its end is waited for
+    return plane.jobs[task.job].spec.command is not None and not attempt.devices
 
 
 def _sessions(plane: Plane) -> Iterator[str]:

@@ -22,6 +22,7 @@ class Jobs:
     devices: tuple[int, ...] = (0, 0, 0, 1, 2)
     idle_timeout_s: tuple[float, ...] = (1800.0, 1800.0, 10.0)
     commands: float = 0.0  # of all jobs, those that are commands
+    wide: int = 0  # arrays of so many tasks at most; 0 for small ones, now and then
 
     def draw(self, rng: Random, known: Sequence[str]) -> JobSpec:
         """One job. `known`: jobs after which it may be to run."""
@@ -38,6 +39,11 @@ class Jobs:
         )
 
     def _command(self, rng: Random, known: Sequence[str]) -> JobSpec:
+        if self.wide:
+            array = ((0, rng.randint(1, self.wide) - 1),)
+            return spec(
+                rng.choice(self.seconds), retries=rng.choice(self.retries), command=True, quiet=True, array=array
+            )
         first, gap = rng.randint(0, 3), rng.randint(2, 4)
         ranges = ((first, first + rng.randint(0, 3)), (first + 4 + gap, first + 4 + gap))
         return spec(
@@ -118,6 +124,8 @@ def draw_plan(rng: Random) -> Plan:
     rng.choice((_mixed, _mixed, _mixed, _leases, _sessions, _starts, _output, _output))(rng, plan)
     if rng.random() < 0.4:
         plan.jobs.commands = rng.choice((0.5, 1.0))
+    if rng.random() < 0.15:
+        _small(rng, plan)
     return plan
 
 
@@ -196,3 +204,18 @@ def _output(rng: Random, plan: Plan) -> None:
     plan.large_output, plan.weather.byte_s = 0.3, 2e-6
     plan.repeated_words = rng.choice((0.0, 0.5))
     plan.jobs = Jobs(count=rng.randint(10, 20), seconds=(5.0, 30.0, 60.0), sessions=(None, None, "a"), devices=(0,))
+
+
+def _small(rng: Random, plan: Plan) -> None:
+    """Many commands that are over at once, so that workers take more than they have slots for; a few are slow."""
+    kinds = {"cp_crash": 15.0, "agent_crash": 10.0, "break": 8.0, "dark": 15.0, "part": 15.0, "machine_sleep": 40.0}
+    plan.faults = _some(rng, {**kinds, "cancel": 4.0, "machine_death": 40.0})
+    plan.slow_starts = rng.choice((0.0, 0.02))
+    plan.chaos_s = rng.uniform(20, 60)
+    plan.jobs = Jobs(
+        count=rng.randint(4, 10),
+        seconds=(0.005, 0.01, 0.02, 0.02, 3.0),
+        retries=(0, 0, 1),
+        commands=rng.choice((0.8, 1.0)),
+        wide=24,
+    )

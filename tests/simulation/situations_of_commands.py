@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpulayer.protocol.messages import Finished, Heartbeat
-from gpulayer.protocol.types import Outcome, Problem, State
+from gpulayer.protocol.types import JobView, Outcome, Problem, State
 from gpulayer_server.core.events import Answer, Submission, SubmittedBatch, WorkerSaid
+from gpulayer_server.core.views import waiting_view
 from tests.simulation.clients import spec
 from tests.simulation.staging import Make, attempt_of, ended, only_task, said, staged
 from tests.simulation.world import World
@@ -13,6 +14,12 @@ from tests.simulation.world import World
 def name_of(world: World, key: str) -> str:
     """The job under a key."""
     return world.clients[0].wanted[key].job or ""
+
+
+def looked_at(world: World, key: str) -> JobView:
+    """A live job as somebody sees it who looks now."""
+    plane = world.control_plane
+    return waiting_view(plane.plane, plane.plane.jobs[name_of(world, key)], plane.host.clock())
 
 
 def state_of(world: World, key: str) -> State:
@@ -150,6 +157,8 @@ def a_job_that_waits_for_another_can_be_cancelled(make: Make) -> None:
     world.run(2.0)
     client.submit("last", spec(0.1, command=True, after=(name_of(world, "first"),)))
     world.run(1.0)
+    view = looked_at(world, "last")
+    assert ([reason.code for reason in view.reasons], view.ahead) == (["after"], 0)
     client.cancel("last")
     world.run(1.0)
     assert state_of(world, "last") is State.CANCELLED
@@ -175,11 +184,14 @@ def a_higher_priority_goes_before_what_waits_longer(make: Make) -> None:
 def room_is_given_in_the_order_of_coming_whatever_was_asked_for(make: Make) -> None:
     """Those who ask for the same stand in one line; of many lines that goes on whose first one came first."""
     world = make(workers=((3, 0),))
-    world.network.part("w0", 10.0)
+    world.crash_agent(world.agents[0], 5.0)
+    world.run(1.0)
     for key, worker in (("a1", None), ("b1", "w0"), ("a2", None), ("a3", None), ("b2", "w0")):
         world.clients[0].submit(key, spec(50.0, command=True, worker=worker))
         world.run(0.5)
-    world.run(15.0)
+    assert [reason.code for reason in looked_at(world, "a1").reasons] == ["out_of_reach"]
+    assert [looked_at(world, key).ahead for key in ("a1", "b1", "a3", "b2")] == [0, 0, 2, 1]
+    world.run(5.0)
     waiting = [task for task in world.control_plane.plane.tasks.values() if task.state is State.QUEUED]
     assert {task.job for task in waiting} == {name_of(world, "a3"), name_of(world, "b2")}
     assert {view.state for view in ended(world)} == {State.SUCCEEDED}
@@ -195,6 +207,7 @@ def a_worker_that_says_it_is_full_takes_nothing_until_it_is_not(make: Make) -> N
     world.clients[0].submit("key", spec(0.1, command=True))
     world.run(0.1)
     assert only_task(world).state is State.QUEUED
+    assert [(reason.code, reason.text) for reason in looked_at(world, "key").reasons] == [("disk", "its disk is full")]
     world.run(3.0)  # its next heartbeat says that there is room
     assert [view.state for view in ended(world)] == [State.SUCCEEDED]
 

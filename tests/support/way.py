@@ -16,7 +16,7 @@ class Way:
     """Passes bytes between clients and a control plane. As a context manager it leaves no connection behind."""
 
     def __init__(self, endpoint: Endpoint):
-        self._to = ("127.0.0.1", urlsplit(endpoint.url).port)
+        self._to = ("127.0.0.1", urlsplit(endpoint.url).port or 0)
         self._server = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
         self._free = threading.Event()

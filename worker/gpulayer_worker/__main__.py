@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import fcntl
 import json
 import logging
@@ -14,6 +15,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from gpulayer.protocol.endpoint import REMOTE, Endpoint, data_folder, on_loopback, read_endpoint
 from gpulayer.protocol.localdisk import network_filesystem
@@ -22,16 +24,23 @@ from gpulayer_worker.credential import GONE_S, JoinError, address, joined_endpoi
 
 _TOKEN_LETTERS = 4096  # what surely fits into a pipe
 # With `-m` Python would look for modules in the current folder first: whoever may write there would get the token.
-_ANEW = (
-    "import sys; sys.path[:] = filter(None, sys.path); from gpulayer_worker.__main__ import {0}; sys.exit({0}())"
-)
+_ANEW = "import sys; sys.path[:] = filter(None, sys.path); from gpulayer_worker.__main__ import {0}; sys.exit({0}())"
 _USAGE = """\
 examples:
-  gpulayer-worker join https://HOST:PORT --token TOKEN --tls-fingerprint SHA256:…
-                                                         join a control plane on another machine, by the line it shows
-  gpulayer-worker join                                   the same worker again: it has a credential of its own now
-  gpulayer-worker join http://127.0.0.1:8765             join the control plane of this user on this machine
-  gpulayer-worker join http://127.0.0.1:8765 --name b    a second worker beside it, with another name
+  {0} join https://HOST:PORT --token TOKEN --tls-fingerprint SHA256:…
+                                    join a control plane on another machine, by the line that it shows
+  {0} join                     the same worker again: it has a credential of its own now
+  {0} join --slots 4           no more than four tasks at a time
+  {0} join http://127.0.0.1:8765 --name b
+                                    a second worker beside the one of this machine's own control plane
+
+It stays until Ctrl-C; what runs then goes on, and the next join is back with it.
+
+exit codes:
+    0  told to end
+    1  refused, or it could not begin
+    2  the command line can't be understood
+    3  another worker holds its data folder
 """
 
 
@@ -40,23 +49,28 @@ def main(argv: list[str] | None = None) -> int:
 
     `argv`: what a program asks for; None: this process's own command line, in which no token stays.
     """
-    options = _parser().parse_args(_without_token(sys.argv[1:]) if argv is None else argv)
+    return _main("gpulayer-worker", _without_token("main", sys.argv[1:]) if argv is None else argv)
+
+
+def join_main(argv: list[str] | None = None) -> int:
+    """`gpulayer join`: the same as `gpulayer-worker join`, with the words that follow; None: this process's own."""
+    words = ["join", *(sys.argv[1:] if argv is None else argv)]
+    return _main("gpulayer", _without_token("join_main", words))
+
+
+def _main(program: str, words: list[str]) -> int:
+    options = _parser(program).parse_args(words)
+    options.program = program
     os.umask(0o077)
     if options.command == "agent":
         return _agent(options)
     return _join(options)
 
 
-def join_main(argv: list[str]) -> int:
-    """`gpulayer join`: the same as `gpulayer-worker join`, with the words that follow."""
-    words = ["join", *argv]
-    return main(_without_token(words))
-
-
-def _without_token(words: list[str]) -> list[str]:
+def _without_token(entry: str, words: list[str]) -> list[str]:
     """The words, if no token is among them; else this process begins anew without it: anybody may read command lines.
 
-    The token goes by a pipe, of which its number is left.
+    The token goes by a pipe, of which its number is left. `entry`: the function here that is called then.
     """
     kept: list[str] = []
     token: str | None = None
@@ -76,17 +90,22 @@ def _without_token(words: list[str]) -> list[str]:
     os.write(writing, token.encode(errors="surrogateescape"))
     os.close(writing)
     os.set_inheritable(reading, True)
-    command = [sys.executable, "-m", "gpulayer_worker", *kept, "--token-fd", str(reading)]
+    kept = kept[1:] if entry == "join_main" else kept
+    command = [sys.executable, "-c", _ANEW.format(entry), *kept, "--token-fd", str(reading)]
     return os.execv(sys.executable, command)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpulayer-worker", description=__doc__, epilog=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("join", "join, and stay until told to end"), ("agent", argparse.SUPPRESS)):
-        command = commands.add_parser(name, help=text, allow_abbrev=False)
+def _parser(program: str) -> argparse.ArgumentParser:
+    shown: dict[str, Any] = {
+        "epilog": _USAGE.format(program),
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
+    parser = argparse.ArgumentParser(prog=program, description=__doc__, **shown)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="join")
+    about = "Give this machine to a control plane: it takes work from there until it is told to end."
+    for name in ("join", "agent"):
+        help = {"help": "join, and stay until told to end"} if name == "join" else {}
+        command = commands.add_parser(name, description=about, allow_abbrev=False, **help, **shown)
         command.add_argument("url", nargs="?", help="the control plane's address")
         if name == "join":
             command.add_argument("--token", help="of a join line: exchanged at once for a credential of this worker's "
@@ -118,8 +137,9 @@ def _data(options: argparse.Namespace) -> Path:
     return data_folder().parent / f"worker-{name}"
 
 
-def _say(line: str) -> None:
-    print(f"gpulayer-worker: {line}", file=sys.stderr)  # noqa: T201 a command's own output
+def _say(options: argparse.Namespace, line: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal is gone
+        print(f"{options.program}: {line}", file=sys.stderr, flush=True)  # noqa: T201 a command's own output
 
 
 def _join(options: argparse.Namespace) -> int:
@@ -134,12 +154,14 @@ def _join(options: argparse.Namespace) -> int:
     except JoinError as error:
         problem, code = str(error), error.code
     if problem:
-        _say(problem)
+        _say(options, problem)
         return code
     flags = ["--portable"] if options.portable else []
     command = [sys.executable, "-m", "gpulayer_worker.keeper", "--data", str(_data(options)), *flags]
     # A new program, not a call: the keeper stays for as long as the worker, and what was imported here is half of it.
-    return os.execv(sys.executable, [*command, "--", *agent_argv(options)])
+    agent = agent_argv(options)
+    os.chdir("/")  # nothing of the folder where somebody typed this is theirs, and nobody has to keep it for them
+    return os.execv(sys.executable, [*command, "--", *agent])
 
 
 def _check(options: argparse.Namespace) -> str:
@@ -172,15 +194,15 @@ def _joined(options: argparse.Namespace) -> bool:
     if options.token is not None:
         if options.url is None or options.control_plane is not None:
             text = "--token goes with the address that it is for, and without --control-plane"
-            raise JoinError(f"{text}: gpulayer-worker join URL --token TOKEN", code=2)
+            raise JoinError(f"{text}: {options.program} join URL --token TOKEN", code=2)
         if unencrypted(options.url):
             text = f"{options.url} is plain http: the token, and all that follows, would cross the network in the clear"
             raise JoinError(f"{text}; paste the https line that `gpulayer up` shows on that machine", code=2)
         if options.url.startswith("http:") and not on_loopback(options.url):
-            _say(f"what goes to {options.url} is not encrypted, as the pages of that Jupyter server are not")
+            _say(options, f"what goes to {options.url} is not encrypted, as the pages of that Jupyter server are not")
         note = join(options.url, options.token, data, options.name, options.tls_fingerprint or "")
         if note:
-            _say(note)
+            _say(options, note)
         return True
     credential = read_credential(data)
     if options.control_plane is not None or credential is None or options.url not in (None, credential.url):
@@ -237,7 +259,8 @@ def agent_argv(options: argparse.Namespace) -> list[str]:
     """The command line of an agent with the same options."""
     argv = [sys.executable, "-m", "gpulayer_worker", "agent"]
     argv += ["--joined"] if options.joined else ["--control-plane", str(options.control_plane.absolute())]
-    argv += ["--data", str(_data(options)), "--name", options.name, "--python", options.python]
+    python = str(Path(options.python).absolute()) if os.sep in options.python else options.python
+    argv += ["--data", str(_data(options)), "--name", options.name, "--python", python]
     argv += ["--warm", str(options.warm), "--reserve-bytes", str(options.reserve_bytes)]
     if options.slots is not None:
         argv += ["--slots", str(options.slots)]

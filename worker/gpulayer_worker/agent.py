@@ -7,7 +7,7 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -62,9 +62,15 @@ class Agent:
         self._runs: dict[str, Run] = {}
         self.portable = options.portable
         self.rooms = Rooms(self.layout)
-        self._reports = Reports(self._emit_reports, lambda: any(run.running for run in self._runs.values()))
+        self._reports = Reports(
+            self._take_reports,
+            self._send_reports,
+            more=lambda: any(run.running for run in self._runs.values()),
+            ahead=lambda: self._link.work_waits,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._outgoing: list[WorkerMessage] = []
+        self._untold: list[WorkerMessage] = []  # of what was reported
         self._log = AttemptLog(self.layout, lambda: self._link.held, lambda name: name in self._runs)
         self._open = OpenSessions(self, lambda: list(self._runs.values()), self._spawn)
         self.sessions, self.ended_sessions = self._open.kernels, self._open.ended
@@ -134,7 +140,7 @@ class Agent:
                 found[folder.name] = kernel
             elif kernel is not None:
                 await self.kernels.end(kernel.name)
-        self._link = link.Link(held=held, sessions=found, now=boottime())
+        self._link = link.Link(held=held, sessions=found, now=boottime(), slots=self.options.slots)
         for session, kernel in found.items():
             self.session_ready(session, kernel)
         for folder in [folder for folder in folders if folder.name not in found]:
@@ -176,6 +182,7 @@ class Agent:
     # ---------------------------------------------------------------- events of the channel
 
     def _opened(self) -> None:
+        self._untold = []  # the hello, and what follows it, says all of that
         self.emit(link.Connected())
 
     def _disconnected(self) -> None:
@@ -210,6 +217,10 @@ class Agent:
 
     def emit(self, *events: link.Event) -> None:
         """Let the link handle events; what is written down is written once for all, what is sent goes in one frame."""
+        self._take(events)
+        self._send_outgoing()
+
+    def _take(self, events: Sequence[link.Event]) -> None:
         now = boottime()
         effects: list[link.Effect] = []
         for event in events:
@@ -218,16 +229,26 @@ class Agent:
         self._log.write()  # before what relies on it
         for effect in effects:
             self._carry_out(effect)
+
+    def _send_reports(self) -> None:
+        if self._untold:
+            self._channel.send(self._untold)
+            self._untold = []
+
+    def _send_outgoing(self) -> None:
         if self._outgoing:
             self._channel.send(self._outgoing)
             self._outgoing = []
 
-    def report(self, event: link.Ended | link.Gone) -> None:
-        """As `emit`, together with what other attempts report in the same moment."""
+    def report(self, event: link.Began | link.Ended | link.Gone) -> None:
+        """As `emit`, but what is said of it goes together with what other attempts report soon."""
         self._reports.add(event)
 
-    def _emit_reports(self, events: list[link.Event]) -> None:
-        self.emit(*events)
+    def _take_reports(self, events: list[link.Event]) -> None:
+        """What is to be said of these waits for more; what others say meanwhile does not take it along."""
+        self._take(events)
+        self._untold += self._outgoing
+        self._outgoing = []
         reach("agent.end-told")
         for event in events:
             if isinstance(event, (link.Ended, link.Gone)):

@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from gpulayer.protocol.endpoint import Endpoint, on_loopback
 from gpulayer.protocol.messages import Order, Output, ProtocolError, Refuse, ServerMessage, WorkerMessage, to_worker
 from gpulayer.protocol.pin import PinError, context_of
+from gpulayer.protocol.problems import ENDED_TOKENS, problem_in
 from gpulayer.protocol.types import FRAME_DATA_BYTES
-from gpulayer_worker.web import ENDED_TOKENS, problem_in
 
 log = logging.getLogger("gpulayer.worker")
 

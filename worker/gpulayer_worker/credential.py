@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import urllib.parse
 from pathlib import Path
 
 import msgspec
 
-from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.endpoint import Endpoint, plain_address
 from gpulayer.protocol.types import Struct
 
 GONE_S = 15.0
@@ -67,14 +65,7 @@ def joined_endpoint(data: Path) -> Endpoint | None:
 
 def address(url: str) -> str:
     """A control plane's address in its plain form. Raises `JoinError`."""
-    shown = repr(re.split(r"[?#]", url)[0].rpartition("@")[2][:200])  # without what may be a secret
     try:
-        parts = urllib.parse.urlsplit(url.strip())
-        port = parts.port
+        return plain_address(url)
     except ValueError as error:
-        raise JoinError(f"{shown} is not an address: {error}; {LINE_AGAIN}", code=2) from None
-    wrong = parts.query or parts.fragment or "@" in parts.netloc or not parts.hostname or port == 0
-    if parts.scheme not in ("http", "https") or wrong or not url.isprintable() or " " in url.strip():
-        text = f"{shown} is not an address such as http://HOST:PORT or https://HOST/PATH, with nothing else in it"
-        raise JoinError(f"{text}; {LINE_AGAIN}", code=2)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+        raise JoinError(f"{error}; {LINE_AGAIN}", code=2) from None

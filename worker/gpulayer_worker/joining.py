@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +13,14 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from gpulayer.protocol.endpoint import Endpoint, write_private
+from gpulayer.protocol.endpoint import Endpoint, is_token, write_private
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.pin import PinError, pin, read_fingerprint
+from gpulayer.protocol.problems import ENDED_TOKENS, problem_in
 from gpulayer.protocol.types import Problem, Struct
 from gpulayer_worker.credential import GONE_S, LINE_AGAIN, Credential, JoinError, read_credential
 from gpulayer_worker.layout import Layout
-from gpulayer_worker.web import ENDED_TOKENS, open_client, problem_in
+from gpulayer_worker.web import open_client
 
 _TIMEOUT_S = 15.0
 _LOOK_S = 0.5
@@ -75,7 +77,7 @@ def exchange(there: Endpoint | str, token: str, data: Path, name: str) -> None:
     Where the control plane says no, the folder is as it was. Where its answer is lost, the worker's id stays: with it
     the same line may be tried again.
     """
-    if not token.isascii() or not token.isprintable() or " " in token or not token:
+    if not is_token(token):
         raise JoinError(f"what follows --token is not a token; {LINE_AGAIN}", code=2)
     if isinstance(there, str):
         there = Endpoint(url=there, token="", pid=0, version="")
@@ -167,7 +169,8 @@ def _ask(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) 
 
 
 def _why(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = re.sub(r"^\[Errno -?\d+\] ", "", " ".join(str(error).split()))
+    return text or type(error).__name__
 
 
 def _problem(answer: httpx.Response) -> Problem | None:

@@ -33,7 +33,9 @@ from gpulayer.protocol.messages import (
     Welcome,
     WorkerMessage,
 )
+from gpulayer.protocol.messages import Ahead as AheadMessage
 from gpulayer.protocol.types import FRAME_DATA_BYTES
+from gpulayer_worker.ahead import Ahead
 from gpulayer_worker.leases import Leases
 from gpulayer_worker.link_events import (
     Began,
@@ -114,7 +116,10 @@ SILENT_S = 12.0
 class Link:
     """Owns what the worker holds and how far the control plane knows of it."""
 
-    def __init__(self, *, held: Iterable[Held] = (), sessions: Iterable[str] = (), now: float = 0.0):
+    def __init__(
+        self, *, held: Iterable[Held] = (), sessions: Iterable[str] = (), now: float = 0.0, slots: int | None = None
+    ):
+        """`slots`: how many attempts run at once; what is assigned beyond them waits. None: no limit."""
         self.held: dict[str, Held] = {each.assign.attempt: each for each in held}
         self.sessions: set[str] = set(sessions)
         self.closing: set[str] = set()  # sessions that are to end once no attempt is left in them
@@ -127,11 +132,20 @@ class Link:
         self._full = ""  # why no more work is taken
         self._now = now
         self._leases = Leases(now, part=LEASE_PART, resumed_s=RESUMED_LEASE_S)
+        self._ahead = Ahead(slots)
+        for each in self.held.values():
+            if not each.gone:
+                self._ahead.started(each.assign, None)
 
     @property
     def busy(self) -> bool:
         """Whether anything is held."""
         return bool(self.held or self.sessions)
+
+    @property
+    def work_waits(self) -> bool:
+        """Whether commands wait here for a slot."""
+        return self._ahead.waiting
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one event; the effects are to be carried out in order."""
@@ -149,6 +163,7 @@ class Link:
                 self.connected, self.welcomed, self.connected_at = True, False, now
                 self._leases.connected()
                 self.ended_sessions.clear()
+                self._ahead.clear()
                 out.append(self._hello())
             case Disconnected():
                 self.connected = self.welcomed = False
@@ -156,6 +171,8 @@ class Link:
                 self._tick(out)
             case _:
                 self._local(event, out)
+        if self._ahead.waiting:
+            self._start_next(out)
         return out
 
     # ------------------------------------------------------------ what happens here
@@ -203,6 +220,7 @@ class Link:
         held.gone = True
         out.append(Persist(attempt=held.assign.attempt))
         self._pump(held, out)
+        self._slot_is_free(held, out)
         if held.assign.session in self.closing:
             self._close_when_free(held.assign.session, out)
 
@@ -217,6 +235,8 @@ class Link:
         held.gone = held.gone or event.gone
         out.append(Persist(attempt=event.attempt))
         self._pump(held, out)
+        if held.gone:
+            self._slot_is_free(held, out)
 
     # ------------------------------------------------------------ what goes out
 
@@ -275,6 +295,8 @@ class Link:
                 if held is not None and held.gone:
                     del self.held[name]
                     out.append(Drop(attempt=name))
+            case CancelAttempt(attempt=name) if self._ahead.drop(name):
+                self._tell(NotStarted(attempt=name, reason="it had not started"), out)
             case CancelAttempt(attempt=name, grace_s=grace_s):
                 if name in self.held and self.held[name].live:
                     out.append(Interrupt(attempt=name, grace_s=grace_s))
@@ -289,15 +311,35 @@ class Link:
 
     def _assigned(self, assign: Assign, out: list[Effect]) -> None:
         """At most once: an assignment that is held already changes nothing."""
-        if assign.attempt in self.held:
+        if assign.attempt in self.held or assign.attempt in self._ahead:
             return
+        if self._ahead.may_wait(assign) and (self._ahead.waiting or not self._ahead.free(len(self.sessions))):
+            self._ahead.put(assign, self._now)
+        else:
+            self._take(assign, out)
+
+    def _take(self, assign: Assign, out: list[Effect]) -> None:
         unfit = self._unfit(assign)
         if unfit:
             self._tell(NotStarted(attempt=assign.attempt, reason=unfit), out)
             return
+        self._ahead.started(assign, self._now)
         self.held[assign.attempt] = Held(assign=assign)
         out.append(Persist(attempt=assign.attempt))
         out.append(Start(assign=assign))
+
+    def _start_next(self, out: list[Effect]) -> None:
+        while self._ahead.waiting and self._ahead.free(len(self.sessions)):
+            self._take(self._ahead.next(), out)
+
+    def _slot_is_free(self, held: Held, out: list[Effect]) -> None:
+        self._ahead.ended(held.assign.attempt, self._now)
+        self._tell_ahead(out)
+
+    def _tell_ahead(self, out: list[Effect]) -> None:
+        news = self._ahead.news() if self.welcomed else None
+        if news is not None:
+            out.append(Send(message=AheadMessage(count=news)))
 
     def _unfit(self, assign: Assign) -> str:
         """Why an assignment, which was a while on its way, can't be taken any more; '' when it can."""
@@ -379,6 +421,11 @@ class Link:
         for held in self.held.values():
             if held.recorded and held.live and not held.killed:
                 self._kill(held, "its results are not wanted", out)
+        overdue = self._ahead.overdue(self._now)
+        for name in overdue:
+            self._tell(NotStarted(attempt=name, reason="no slot was free as soon as it was thought"), out)
+        if overdue:
+            self._tell_ahead(out)
 
     def _end_leases(self, out: list[Effect]) -> None:
         """End leased attempts before another worker may be given them. Their results are given up."""

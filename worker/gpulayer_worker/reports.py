@@ -8,37 +8,58 @@ from collections.abc import Callable
 from gpulayer_worker import link
 
 _EVERY_S = 0.01
-_MOST = 32
+_AHEAD = 4
+_MOST = 64
 
 
 class Reports:
-    """Passes events on: what comes after a pause at once, then at most every 10 ms, or 32 at a time.
+    """Passes events on in the turn of the loop in which they come: what waits for a slot starts then. What is to be
+    said of them is sent at once after a pause, then at most every 10 ms, or 64 at a time.
 
     Arguments:
-        emit: takes the events.
+        take: takes the events of one turn.
+        send: sends what these left to be said.
         more: whether more may come: where nothing runs, nothing is waited for.
+        ahead: whether work waits here: then no slot is idle while more is waited for, four times as long.
     """
 
-    def __init__(self, emit: Callable[[list[link.Event]], None], more: Callable[[], bool]):
-        self._emit = emit
+    def __init__(
+        self,
+        take: Callable[[list[link.Event]], None],
+        send: Callable[[], None],
+        more: Callable[[], bool],
+        ahead: Callable[[], bool],
+    ) -> None:
+        self._take = take
+        self._send = send
         self._more = more
+        self._ahead = ahead
         self._events: list[link.Event] = []
-        self._due = False  # at the end of this turn of the loop
-        self._timer: asyncio.TimerHandle | None = None  # since the last ones went
+        self._untold = 0
+        self._timer: asyncio.TimerHandle | None = None  # since the last ones were sent
 
     def add(self, event: link.Event) -> None:
         """One more."""
+        if not self._events:
+            asyncio.get_running_loop().call_soon(self._turn)
         self._events.append(event)
-        if not self._due and (self._timer is None or len(self._events) >= _MOST or not self._more()):
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._flush)
 
-    def _flush(self) -> None:
-        self._due = False
+    def _turn(self) -> None:
+        events, self._events = self._events, []
+        self._untold += len(events)
+        self._take(events)
+        if self._timer is None or self._untold >= _MOST or not self._more():
+            self._tell()
+
+    def _tell(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if self._events:
-            events, self._events = self._events, []
-            self._timer = asyncio.get_running_loop().call_later(_EVERY_S, self._flush)
-            self._emit(events)
+        self._untold = 0
+        wait_s = _EVERY_S * (_AHEAD if self._ahead() else 1)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._lapsed)
+        self._send()
+
+    def _lapsed(self) -> None:
+        self._timer = None
+        if self._untold:
+            self._tell()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
+import shutil
 import time
 from collections import Counter
 
@@ -13,7 +13,7 @@ import msgspec
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.endpoint import Endpoint, on_loopback
 from gpulayer.protocol.types import Problem, WorkerView
 from gpulayer_server.commands.holding import Holding, UpError, machine
 from gpulayer_server.http.tokens import NewToken, TokenView
@@ -25,6 +25,7 @@ log = logging.getLogger("gpulayer.server")
 _AGAIN_S = 0.5
 _SAID_AFTER_S = 3.0  # of a control plane that changes hands nobody needs to hear
 _RULE = "─"
+_COLUMNS = 78
 
 
 class Fleet:
@@ -46,18 +47,23 @@ class Fleet:
             ("its certificate is", where.fingerprint),
             ("its data lies in", str(self._holding.data)),
         ]
+        if self._holding.moved_from:
+            rows.append(("it was at", f"{self._holding.moved_from}, where machines that joined before still look"))
         if self._holding.holder:
             rows.append(("the control plane runs in", f"process {self._holding.holder}; this one stands by"))
         width = max(len(name) for name, _ in rows)
         title = f" GPUlayer on {machine()} "
-        _say(f"{_RULE * 2}{title}{_RULE * max(2, 76 - len(title))}")
+        columns = min(_COLUMNS, shutil.get_terminal_size((_COLUMNS, 24)).columns)
+        say(f"{_RULE * 2}{title}{_RULE * max(2, columns - 2 - len(title))}")
         for name, value in rows:
-            _say(f"  {name:<{width}}   {value}")
-        _say(f"  On another machine, paste this line (once, within {spoken(self._expires_s)}):")
-        _say("")
-        _say(self._line(token))
-        _say("")
-        _say(_RULE * 78)
+            say(f"  {name:<{width}}   {value}")
+        say(f"  On another machine, paste this line (once, within {spoken(self._expires_s)}):")
+        say("")
+        say(self._line(token))
+        say("")
+        if on_loopback(where.url):
+            say("  Only this machine can reach that address; --host names one by which others do.")
+        say(_RULE * columns)
 
     def _line(self, token: NewToken) -> str:
         where = self._holding.where
@@ -80,7 +86,7 @@ class Fleet:
                         max_size=None,
                     ) as socket:
                         if said:
-                            _say("  the control plane answers again")
+                            say("  the control plane answers again")
                         lost_at, said = None, False
                         await self._follow(socket, endpoint)
             except (OSError, ConnectionClosed, InvalidHandshake, httpx.HTTPError, TimeoutError, UpError) as error:
@@ -88,7 +94,7 @@ class Fleet:
             lost_at = lost_at or time.monotonic()
             if not said and time.monotonic() - lost_at > _SAID_AFTER_S:
                 said = True
-                _say("  the control plane does not answer; jobs go on at their machines")
+                say("  the control plane does not answer; jobs go on at their machines")
             await asyncio.sleep(_AGAIN_S)  # whoever takes over is another process: there is nothing to wait for
 
     async def _follow(self, socket: object, endpoint: Endpoint) -> None:
@@ -101,7 +107,7 @@ class Fleet:
                 for gone in message.workers_gone:
                     self._known.pop(gone, None)
             for line in filter(None, news):
-                _say(f"{line} · {self._count()}")
+                say(f"{line} · {self._count()}")
             if any(news) or self._expired() or isinstance(message, All):
                 await self._next_line(endpoint)
 
@@ -129,10 +135,10 @@ class Fleet:
         if self._token is not None and await self._is_live(endpoint, self._token.id):
             return
         token = await self._new_token()
-        _say(f"  for the next machine (once, within {spoken(self._expires_s)}):")
-        _say("")
-        _say(self._line(token))
-        _say("")
+        say(f"  for the next machine (once, within {spoken(self._expires_s)}):")
+        say("")
+        say(self._line(token))
+        say("")
 
     async def _is_live(self, endpoint: Endpoint, name: str) -> bool:
         async with _client(endpoint) as http:
@@ -179,6 +185,9 @@ def spoken(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+def say(line: str) -> None:
+    """A line for the person in the terminal. One that is gone ends nothing: whoever joined needs no terminal here."""
+    try:
+        print(line, flush=True)  # noqa: T201 a command's own output
+    except (OSError, ValueError) as error:
+        log.info("nobody reads this any more (%s): %s", error, line if "--token" not in line else "a join line")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import shlex
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from gpulayer.protocol.endpoint import data_folder
-from gpulayer_server.commands.fleet import Fleet
+from gpulayer_server.commands.fleet import Fleet, say
 from gpulayer_server.commands.holding import Holding, UpError
 from gpulayer_server.datafolder import DataFolderError
 from gpulayer_server.listening import ListenError
@@ -30,18 +33,26 @@ examples:
   gpulayer up --no-worker              this machine takes no work itself
   gpulayer up --join-expires 7d        the line may be pasted for so long
 
-Ctrl-C ends it; jobs go on at their machines. It shows a new line for each machine after the first.
+It shows a new line for each machine after the first. Ctrl-C ends it, a second one at once; jobs go on at their
+machines, and 'gpulayer up' again is back with them.
+
+exit codes:
+    0  ended by Ctrl-C, SIGTERM or a closed terminal
+    1  it could not begin or go on: one line says why
+    2  the command line can't be understood
+  130  ended by a second Ctrl-C, which waits for nothing
 """
 
 
 def main(argv: list[str]) -> int:
-    """Run until Ctrl-C. Exit codes: 0 ended, 1 could not begin or go on, 2 wrong arguments."""
+    """Run until Ctrl-C. Exit codes: 0 ended, 1 could not begin or go on, 2 wrong arguments, 130 a second Ctrl-C."""
     options = _parser().parse_args(argv)
     os.umask(0o077)
     try:
         return asyncio.run(_run(options))
     except (UpError, DataFolderError, ListenError, StoreError, OSError) as error:
-        print(f"gpulayer: {error}", file=sys.stderr)  # noqa: T201 a command's own output
+        with contextlib.suppress(OSError):  # the terminal is gone
+            print(f"gpulayer: {error}", file=sys.stderr, flush=True)  # noqa: T201 a command's own output
         return 1
 
 
@@ -52,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_USAGE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--host", help="the address or name by which the others reach this machine; "
+    parser.add_argument("--host", type=_host, help="the address or name by which the others reach this machine; "
                         "by default the one with the default route")  # fmt: skip
     parser.add_argument("--port", type=_port, help=f"by default the one of before, or {DEFAULT_PORT}")
     parser.add_argument("--data", type=Path, help="the data folder; by default GPULAYER_DATA, or this user's own")
@@ -62,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--join-expires", type=_seconds, default=86_400.0, metavar="DURATION",
                         help="how long a join line is good for: 90s, 30m, 24h (the default), 7d")  # fmt: skip
     return parser
+
+
+def _host(text: str) -> str:
+    bare = text.strip().removeprefix("[").removesuffix("]")
+    if not bare:
+        raise argparse.ArgumentTypeError("it is empty; name an address or name of this machine, or 0.0.0.0 for all")
+    return bare
 
 
 def _port(text: str) -> int:
@@ -114,24 +132,35 @@ async def _run(options: argparse.Namespace) -> int:
     _log_to(data)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, _told_to_end, number, stopping)
     holding = Holding(data, options.host, options.port, DEFAULT_PORT, _worker_arguments(options))
-    told: asyncio.Task[None] | None = None
-    ended = asyncio.ensure_future(stopping.wait())
+    fleet = Fleet(holding, options.join_expires)
     try:
-        await holding.begin()
-        fleet = Fleet(holding, options.join_expires)
-        await fleet.begin()
-        told = asyncio.ensure_future(fleet.tell())
-        goes_on = asyncio.ensure_future(holding.run())
-        await asyncio.wait({ended, told, goes_on}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (told, goes_on):
-            if task.done():
-                task.result()  # it ended by an error, which `main` tells
-            task.cancel()
+        await _until_told(stopping, holding.begin())
+        await _until_told(stopping, fleet.begin())
+        await _until_told(stopping, fleet.tell(), holding.run())
     finally:
-        ended.cancel()
         last = await holding.end()
-    print(last, flush=True)  # noqa: T201 a command's own output
+    say(last)
     return 0
+
+
+def _told_to_end(number: int, stopping: asyncio.Event) -> None:
+    """Begin to end. Who says so twice by hand waits for nothing more: what is committed outlives any kill."""
+    if stopping.is_set() and number == signal.SIGINT:
+        os._exit(128 + number)
+    stopping.set()
+
+
+async def _until_told(stopping: asyncio.Event, *work: Coroutine[Any, Any, None]) -> None:
+    """Do this, until one part of it is done or this process is told to end. An error of it is raised."""
+    ended = asyncio.ensure_future(stopping.wait())
+    tasks = [asyncio.ensure_future(each) for each in work]
+    await asyncio.wait({ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    done = [task for task in tasks if task.done()]
+    for task in (ended, *tasks):
+        task.cancel()
+    await asyncio.gather(ended, *tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.messages import (
+    Ahead,
     Finished,
     Forget,
     Heartbeat,
@@ -57,6 +58,9 @@ def _heard(plane: Plane, worker: Worker, message: WorkerMessage, now: float, out
             _not_started(plane, worker, name, reason, now, out)
         case SessionEnded(session=name, reason=reason):
             sessions.ended(plane, worker, name, reason, out)
+        case Ahead(count=count):
+            worker.ahead = max(0, count)
+            plane.look_for_room = True
         case Progress(attempt=name, text=text):
             _progress(plane, _current(plane, worker, name), text, out)
         case _:

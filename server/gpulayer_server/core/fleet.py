@@ -38,6 +38,7 @@ def connected(plane: Plane, event: WorkerConnected, now: float, out: Effects) ->
         out.closes.append((worker.conn, "replaced by a newer connection of the same worker"))
     worker.name = _free_name(plane, worker.id, hello.name)
     worker.slots, worker.local, worker.inventory = hello.slots, hello.local, hello.inventory
+    worker.ahead = 0
     worker.nonce, worker.conn, worker.gone_since, worker.last_seen_at = hello.nonce, event.conn, None, now
     plane.by_conn[event.conn] = worker
     plane.fleet_is_another()

@@ -12,7 +12,7 @@ from gpulayer_server.core.ending import reject
 from gpulayer_server.core.events import Effects
 from gpulayer_server.core.explaining import known
 from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
-from gpulayer_server.scheduling.match import choose_devices, explain, roomiest, unmet
+from gpulayer_server.scheduling.match import choose_devices, explain, roomiest, soonest, unmet
 from gpulayer_server.scheduling.queue import Order
 
 _NOBODY = "no eligible worker"
@@ -54,7 +54,10 @@ def _place_class(plane: Plane, key: Hashable, bound: Order | None, now: float, o
 def _fresh(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
     """Place or reject a task without a session; False: it waits."""
     requirements = job.spec.requirements
-    chosen = roomiest(requirements, plane.able(requirements))
+    able = plane.able(requirements)
+    chosen = roomiest(requirements, able)
+    if chosen is None and job.spec.command is not None and requirements.device_kind is None:
+        chosen = soonest(able)
     if chosen is None:
         return _reject_if_impossible(plane, job, task, now, out)
     _assign(plane, job, task, chosen, _devices(requirements, chosen), None, now, out)

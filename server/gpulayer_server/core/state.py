@@ -154,9 +154,8 @@ class Job:
 
     def travelling(self) -> JobSpec:
         """The spec as a worker gets it, for one task."""
-        if self.travels is None:
-            spec = self.spec
-            self.travels = replace(spec, array=(), after=()) if spec.array or spec.after else spec
+        spec = self.spec
+        self.travels = self.travels or (replace(spec, array=(), after=()) if spec.array or spec.after else spec)
         return self.travels
 
     def task(self, index: int | None) -> Task | None:
@@ -236,12 +235,18 @@ class Worker:
     gone_since: float | None = None  # set while not connected
     notes: tuple[str, ...] = ()
     full: str = ""  # why it takes no more work
+    ahead: int = 0  # small commands that may wait there for a slot; its own word, on this connection
     holders: dict[str, tuple[Device, ...]] = field(default_factory=dict[str, tuple[Device, ...]])
 
     @property
     def slots_free(self) -> int:
         """Slots that no attempt and no session holds."""
-        return self.slots - len(self.holders)
+        return max(0, self.slots - len(self.holders))
+
+    @property
+    def room_ahead(self) -> int:
+        """How many more small commands may be assigned, though no slot is free for them yet."""
+        return self.ahead - max(0, len(self.holders) - self.slots)
 
     @property
     def reachable(self) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from gpulayer.protocol.types import JobSpec, JobView, Problem, State, Struct
-from gpulayer.source import Manifest
+from gpulayer.source import FileEntry, Manifest
 from gpulayer_server.core.events import CancelWanted
 from gpulayer_server.http.base import Handler, ProblemError, parse
 from gpulayer_server.http.rest import ask, committed, settle, whole_number
@@ -57,7 +57,7 @@ class StatesBody(Struct, frozen=True, kw_only=True):
     jobs: list[str]
 
 
-class OutputView(Struct, frozen=True, kw_only=True, omit_defaults=False):
+class OutputView(Struct, frozen=True, kw_only=True):
     """A file that came back; its bytes are the blob `sha256`."""
 
     index: int  # of the task that made it
@@ -65,6 +65,7 @@ class OutputView(Struct, frozen=True, kw_only=True, omit_defaults=False):
     size: int  # bytes
     sha256: str
     mode: int
+    raw: bytes = b""  # the path's bytes where they are not UTF-8: `path` is how it may be shown then
 
 
 class _RawBatch(Struct, frozen=True, kw_only=True):
@@ -301,11 +302,21 @@ class OutputsHandler(_JobHandler):
             except FileNotFoundError:
                 title = f"the list of files of task {index} is not here any more"
                 raise ProblemError(Problem(status=410, code="no_such_blob", title=title, detail=digest)) from None
-            found += [
-                OutputView(index=index, path=each.path, size=each.size, sha256=each.sha256, mode=each.mode)
-                for each in manifest.files
-            ]
+            found += [_output(index, each) for each in manifest.files]
         return found
+
+
+def _output(index: int, entry: FileEntry) -> OutputView:
+    raw = entry.path.encode(errors="surrogateescape")
+    shown = raw.decode(errors="replace")
+    return OutputView(
+        index=index,
+        path=shown,
+        size=entry.size,
+        sha256=entry.sha256,
+        mode=entry.mode,
+        raw=raw if shown != entry.path else b"",
+    )
 
 
 class LogsHandler(_JobHandler):

@@ -25,6 +25,11 @@ class Candidate(Protocol):
     def slots_free(self) -> int: ...
 
     @property
+    def room_ahead(self) -> int:
+        """How many more commands without devices may wait there for a slot."""
+        ...
+
+    @property
     def devices_free(self) -> Sequence[Device]: ...
 
     @property
@@ -109,6 +114,12 @@ def roomiest(requirements: Requirements, able: Iterable[Each]) -> Each | None:
         if least is None or cost < least:
             best, least = worker, cost
     return best
+
+
+def soonest(able: Iterable[Each]) -> Each | None:
+    """Where no slot is free: the worker that ends small commands so soon that one more may wait there."""
+    willing = [worker for worker in able if worker.room_ahead > 0 and not worker.full]
+    return max(willing, key=lambda worker: (worker.room_ahead, worker.name), default=None)
 
 
 def pick(requirements: Requirements, workers: Iterable[Each]) -> Each | None:

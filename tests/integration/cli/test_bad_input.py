@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,19 @@ def test_names_that_hurt(cli: Cli) -> None:
     for name in [*NAMES, "empty"]:
         assert (back / name).read_bytes() == (source / name).read_bytes()
     assert os.access(back / "run.sh", os.X_OK)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are not UTF-8 can't be there")
+def test_a_name_that_is_not_utf8_goes_there_and_comes_back(cli: Cli) -> None:
+    name = b"src/caf\xe9"
+    (cli.folder / "src").mkdir()
+    with open(os.path.join(os.fsencode(cli.folder), name), "wb") as file:
+        file.write(b"x")
+    program = "mkdir out && cp caf* out"
+    done = cli.run("submit", "--source", "src", "--output", "out/", "--to", "back", "--json", "--shell", program)
+    assert os.listdir(os.fsencode(cli.folder / "back" / "out")) == [b"caf\xe9"]
+    assert "✓ 1 file, 1 B: out/caf\\udce9" in done.stderr
+    assert json.loads(done.stdout)["downloaded"] == ["out/caf\udce9"]
 
 
 def test_fifty_thousand_small_files(cli: Cli) -> None:

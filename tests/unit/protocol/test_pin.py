@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 import socket
 import ssl
 import threading
@@ -9,6 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpulayer.protocol import pin as pinning
 from gpulayer.protocol.endpoint import Endpoint
@@ -141,6 +146,68 @@ def test_only_the_pinned_certificate_is_trusted(own: Certificate, serve: Callabl
     certificate = pin(serve(own.context()).url, own.fingerprint)
     with pytest.raises(ssl.SSLCertVerificationError):
         talk(serve(own_certificate(tmp_path).context()), trusting(certificate))
+
+
+def signed(by: tuple[x509.Name, ec.EllipticCurvePrivateKey], key: ec.EllipticCurvePrivateKey, name: str) -> bytes:
+    """A certificate (PEM) of a key, which calls itself an authority."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(named(name))
+        .issuer_name(by[0])
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(by[1], hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+@pytest.mark.parametrize("by", ["sockets", "memory"])
+@pytest.mark.parametrize("who", ["itself", "same key", "signed by it", "same names"])
+def test_exactly_this_certificate_and_none_that_it_vouches_for(
+    serve: Callable[..., Server], tmp_path: Path, who: str, by: str
+) -> None:
+    ours, others = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    own = signed((named("own"), ours), ours, "own")
+    key, chain = {
+        "itself": (ours, own),
+        "same key": (ours, signed((named("own"), ours), ours, "own")),
+        "signed by it": (others, signed((named("own"), ours), others, "other") + own),
+        "same names": (others, signed((named("own"), others), others, "own") + own),
+    }[who]
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (tmp_path / "c.pem").write_bytes(key.private_bytes(*pem) + chain)
+    presents = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    presents.load_cert_chain(tmp_path / "c.pem")
+    server = serve(presents)
+    talks = talk if by == "sockets" else talk_in_memory
+    if who == "itself":
+        talks(server, trusting(own.decode()))
+        until(lambda: server.heard, "it to be heard")
+    else:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            talks(server, trusting(own.decode()))
+    assert b"".join(server.heard) == (b"secret" if who == "itself" else b"")
+
+
+def talk_in_memory(server: Server, context: ssl.SSLContext) -> None:
+    """As asyncio does it."""
+
+    async def run() -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname="x")
+        writer.write(b"secret")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    asyncio.run(run())
 
 
 def test_a_certificate_of_somebody_elses_may_be_pinned(serve: Callable[..., Server], tmp_path: Path) -> None:

@@ -153,7 +153,13 @@ def test_it_opens_and_moves_while_it_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("host", "said"),
-    [("203.0.113.7", "is not an address of this machine"), ("no-such-host.invalid", "is not the name of an address")],
+    [
+        ("203.0.113.7", "is not an address of this machine"),
+        ("no-such-host.invalid", "is not the name of an address"),
+        ("a..b", "'a..b' is not the name of an address: it can't be one"),
+        ("a\0b", "is not the name of an address"),
+        ("x" * 70, "is not the name of an address"),
+    ],
 )
 def test_an_address_that_is_not_ours(host: str, said: str) -> None:
     with pytest.raises(ListenError, match=said):

@@ -120,6 +120,58 @@ def test_any_other_answer_is_tried_again_with_what_the_file_says_then() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("where", ["same", "other"])
+def test_no_redirect_is_followed(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A credential goes to where it belongs, and to nowhere that somebody's answer names."""
+
+    async def run() -> None:
+        elsewhere: list[str] = []
+
+        def look(_: ServerConnection, request: Request) -> Response:
+            elsewhere.append(request.path)
+            return Response(502, "Bad Gateway", Headers(), b"")
+
+        async def nobody(_: ServerConnection) -> None: ...
+
+        async with serve(nobody, "127.0.0.1", 0, process_request=look) as other:
+            port = next(iter(other.sockets)).getsockname()[1]
+            place = "/login" if where == "same" else f"ws://127.0.0.1:{port}/v1/worker"
+            door = Door(Response(302, "Found", Headers({"Location": place}), b""))
+            await door.run(door.opened)
+        assert [path for path, _ in door.asked] == ["/v1/worker"] * 2
+        assert elsewhere == []
+
+    asyncio.run(run())
+    assert "HTTP 302" in caplog.text
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "nonsense://x"])
+def test_a_proxy_that_can_not_be_used_is_said_and_tried_again(
+    proxy: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, proxy)
+
+    async def run() -> None:
+        asked = asyncio.Event()
+        tries: list[int] = []
+
+        def endpoint() -> Endpoint:
+            tries.append(1)
+            if len(tries) > 1:
+                asked.set()
+            return Endpoint(url="https://192.0.2.1:1", token="t", pid=0, version="")
+
+        channel = Channel(endpoint, opened=asked.set, received=lambda _: None, closed=lambda: None)
+        knocking = asyncio.ensure_future(channel.run())
+        await asyncio.wait_for(asked.wait(), 30)
+        knocking.cancel()
+        await asyncio.gather(knocking, return_exceptions=True)
+
+    asyncio.run(run())
+    assert "control plane https://192.0.2.1:1 out of reach for 0 s: " in caplog.text
+
+
 def test_the_socket_lies_below_the_addresss_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """And on this machine no proxy of the environment is asked for it."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):

@@ -296,6 +296,7 @@ def test_a_token_does_not_stay_in_the_command_line(monkeypatch: pytest.MonkeyPat
         assert os.get_inheritable(fd)
         with open(fd, encoding="utf-8") as pipe:
             begun.append((argv[1:-1], pipe.read()))
+        assert "-m" not in argv  # Python would look for modules in the current folder, which may be anybody's
         raise SystemExit(0)
 
     monkeypatch.setattr(command.os, "execv", execv)
@@ -308,8 +309,10 @@ def test_a_token_does_not_stay_in_the_command_line(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(sys, "argv", ["gpulayer-worker", "join", *words])
         with pytest.raises(SystemExit):
             main()
-    expected = ["-m", "gpulayer_worker", "join", "https://box:8443", "--name", "alpha", "--token-fd"]
-    assert begun == [(expected, TOKEN)] * 4
+    expected = ["https://box:8443", "--name", "alpha", "--token-fd"]
+    assert [(words[-4:], token) for words, token in begun] == [(expected, TOKEN)] * 4
+    assert ["join_main()" in words[1] for words, _ in begun] == [True, False] * 2
+    assert ["join" in words for words, _ in begun] == [False, True] * 2
 
 
 def test_a_remote_clients_variables_end_here(

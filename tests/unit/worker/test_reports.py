@@ -16,13 +16,18 @@ from gpulayer_worker.reports import Reports
 class Told:
     """What was told, group by group."""
 
-    def __init__(self, *, more: bool) -> None:
+    def __init__(self, *, more: bool, ahead: bool = False) -> None:
         self.groups: list[list[link.Event]] = []
+        self.taken: list[link.Event] = []
         self.news = asyncio.Event()
-        self.reports = Reports(self._tell, lambda: more)
+        self.reports = Reports(self._take, self._send, more=lambda: more, ahead=lambda: ahead)
 
-    def _tell(self, events: list[link.Event]) -> None:
-        self.groups.append(events)
+    def _take(self, events: list[link.Event]) -> None:
+        self.taken += events
+
+    def _send(self) -> None:
+        told = sum(map(len, self.groups))
+        self.groups.append(self.taken[told:])
         self.news.set()
 
     def add(self, number: int) -> None:
@@ -62,6 +67,7 @@ def test_what_follows_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
         told.add(2)
         await turn()
         assert told.sizes() == [1]
+        assert len(told.taken) == 3  # what waits for a slot started already
         told.news.clear()
         await told.news.wait()
         assert told.sizes() == [1, 2]
@@ -82,16 +88,16 @@ def test_where_nothing_else_runs_nobody_waits(monkeypatch: pytest.MonkeyPatch) -
     run(test)
 
 
-def test_thirty_two_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sixty_four_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "_EVERY_S", 3600.0)
 
     async def test() -> None:
         told = Told(more=True)
         told.add(0)
         await turn()
-        for number in range(33):
+        for number in range(65):
             told.add(number)
         await turn()
-        assert told.sizes() == [1, 33]
+        assert told.sizes() == [1, 65]
 
     run(test)

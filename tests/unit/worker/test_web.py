@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.problems import problem_in
 from gpulayer.protocol.types import Problem
-from gpulayer_worker.web import open_client, problem_in
+from gpulayer_worker.web import open_client
 from tests.support.answering import Answer, Asked, answering
 
 

@@ -307,7 +307,7 @@ class CommandRun:
                 self._memory.start()
             if not self._began:
                 self._began = True
-                self._services.emit(link.Began(attempt=self._name))
+                self._services.report(link.Began(attempt=self._name))
 
     def _grew(self) -> None:
         events = [] if self._began else [link.Began(attempt=self._name)]

@@ -37,7 +37,7 @@ class Services(Protocol):
 
     def emit(self, *events: link.Event) -> None: ...
 
-    def report(self, event: link.Ended | link.Gone) -> None:
+    def report(self, event: link.Began | link.Ended | link.Gone) -> None:
         """As `emit`, together with what other attempts report in the same moment."""
         ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from gpulayer.protocol.types import Device, Inventory, WorkerView
 from gpulayer_server.commands import holding as holding_module
 from gpulayer_server.commands import up
-from gpulayer_server.commands.fleet import described, spoken
+from gpulayer_server.commands.fleet import described, say, spoken
 from gpulayer_server.commands.holding import Holding
 from gpulayer_server.datafolder import Listen
 
@@ -22,6 +24,8 @@ from gpulayer_server.datafolder import Listen
         (["--slots", "0"], "a worker offers at least one slot"),
         (["--join-expires", "soon"], "'soon' is not a duration such as 90s, 30m, 24h or 7d"),
         (["--join-expires", "0s"], "'0s' is not a duration"),
+        (["--host", " "], "it is empty; name an address or name of this machine"),
+        (["--host", "[]"], "it is empty"),
         (["elsewhere"], "unrecognized arguments: elsewhere"),
     ],
 )
@@ -50,7 +54,29 @@ def test_help_shows_how(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         up.main(["--help"])
     assert ended.value.code == 0
-    assert "gpulayer up --host 10.0.0.5" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "gpulayer up --host 10.0.0.5" in said
+    assert "exit codes:" in said
+    assert up._parser().parse_args(["--host", "[::1]"]).host == "::1"
+
+
+class Gone(io.StringIO):
+    """The output of a terminal that was closed."""
+
+    def write(self, text: str, /) -> int:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("output", [None, Gone()])
+def test_a_terminal_that_is_gone_ends_nothing_and_no_token_goes_into_the_log(
+    output: Gone | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stdout", output)
+    caplog.set_level("INFO")
+    say("● box1 joined")
+    say("gpulayer join https://box:8443 --token gl-join-secret")
+    assert ("● box1 joined" in caplog.text) is (output is not None)
+    assert "gl-join-secret" not in caplog.text
 
 
 def test_what_a_machine_has_in_few_words() -> None:

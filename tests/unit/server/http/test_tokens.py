@@ -9,12 +9,16 @@ import json
 import re
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.protocol import State as WireState
 from websockets.sync.client import connect
+from websockets.uri import parse_uri
 
 from gpulayer.protocol.messages import (
     CancelJob,
@@ -23,12 +27,13 @@ from gpulayer.protocol.messages import (
     Order,
     Refuse,
     Refused,
+    Submit,
     Welcome,
     encode,
     to_client,
     to_worker,
 )
-from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory
+from gpulayer.protocol.types import PROTOCOL_VERSION, CommandSpec, Inventory, JobSpec
 from gpulayer_server.auth import Token
 from gpulayer_server.http.app import routes
 from gpulayer_server.http.base import MAY, Handler
@@ -391,6 +396,25 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(plane: Any, role: st
             assert f"the role {role}" in answer.json()["title"]
 
 
+HEADS = {
+    "metrics": set[str](),
+    "join": set[str](),
+    "worker": {"/v1/blobs", "/v1/blobs/fetch", BLOB, "/v1/bundles", f"/v1/uploads/{DIGEST}"},
+    "reader": {BLOB},
+    "submitter": {BLOB, f"/v1/uploads/{DIGEST}"},
+}
+
+
+@pytest.mark.parametrize("role", HEADS)
+def test_what_a_role_may_ask_the_head_of(plane: Any, role: str) -> None:
+    token = credential(plane) if role == "worker" else made(plane, role=role, expires_s=None, single_use=False)["token"]
+    with by(plane, token) as client:
+        for path in PATHS:
+            status = client.request("HEAD", path).status_code
+            assert (status != 403) == (path in HEADS[role]), (path, status)
+            assert status != 401
+
+
 def test_the_token_of_endpoint_json_joins_nobody(plane: Any) -> None:
     for token in (plane.endpoint.token, made(plane, role="admin")["token"]):
         answer = join(plane, token)
@@ -422,6 +446,7 @@ def test_without_a_token_every_route_is_shut(plane: Any) -> None:
         for method, path in itertools.product(METHODS, PATHS):
             answer = client.request(method, path)
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), (method, path)
+        assert {client.request("HEAD", path).status_code for path in PATHS} == {401}
 
 
 def test_the_table_names_each_role() -> None:
@@ -481,6 +506,48 @@ def test_a_revoked_persons_sockets_are_cut_at_once(plane: Any) -> None:
     with pytest.raises(InvalidStatus) as refused, opened(alice, "/v1/client"):
         pass
     assert json.loads(refused.value.response.body or b"")["code"] == "token_revoked"
+
+
+def test_who_is_cut_off_and_does_not_close_is_not_heard_any_more(plane: Any) -> None:
+    """A closing handshake may take its time; what is sent meanwhile does nothing."""
+    token = made(plane, role="submitter", name="alice")["token"]
+    url = plane.endpoint.url.replace("http", "ws", 1) + "/v1/client"
+    protocol = ClientProtocol(parse_uri(url))
+    with socket.create_connection(("127.0.0.1", int(plane.endpoint.url.rsplit(":", 1)[1])), timeout=30) as connection:
+
+        def send(*messages: Any) -> None:
+            protocol.send_binary(encode(messages))
+            connection.sendall(b"".join(protocol.data_to_send()))
+
+        request = protocol.connect()
+        request.headers["Authorization"] = f"Bearer {token}"
+        protocol.send_request(request)
+        connection.sendall(b"".join(protocol.data_to_send()))
+        while protocol.state is WireState.CONNECTING:
+            protocol.receive_data(connection.recv(65_536))
+        assert protocol.state is WireState.OPEN
+        spec = JobSpec(command=CommandSpec(argv=("true",)))
+        send(ClientHello(protocol=PROTOCOL_VERSION, version="0"), Submit(n=1, key="before", spec=spec))
+        until(lambda: plane.request("GET", "/v1/jobs").json(), "the first job")
+        assert plane.request("DELETE", "/v1/tokens/alice").status_code == 204
+        send(Submit(n=2, key="after", spec=spec))  # the close frame is not answered
+        while connection.recv(65_536):  # until the other side has had enough of waiting
+            pass
+    assert len(plane.request("GET", "/v1/jobs").json()) == 1
+
+
+def test_who_waits_for_a_job_and_is_revoked_meanwhile_is_told_that(plane: Any, worker: Any) -> None:
+    token = made(plane, role="reader", name="bob")["token"]
+    job = plane.request("POST", "/v1/jobs", json={"key": "k", "spec": {"command": {"argv": ["true"]}}}).json()["id"]
+    attempt = worker.assigned().attempt
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ask, plane, token, "GET", f"/v1/jobs/{job}?wait=60")
+        until(lambda: plane.do(lambda: job in plane.service.shell.followers), "it to wait")
+        assert plane.request("DELETE", "/v1/tokens/bob").status_code == 204
+        worker.begin(attempt)
+        worker.finish(attempt, 0)
+        answer = asked.result(60)
+    assert (answer.status_code, answer.json()["code"]) == (401, "token_revoked")
 
 
 def test_a_persons_socket_is_cut_when_the_token_ends(plane: Any) -> None:

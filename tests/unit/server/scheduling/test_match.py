@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulayer.protocol.types import Device, Inventory, Requirements
-from gpulayer_server.scheduling.match import busy, choose_devices, explain, has_room, pick, unmet
+from gpulayer_server.scheduling.match import busy, choose_devices, explain, has_room, pick, soonest, unmet
 
 ANY = Requirements()
 
@@ -25,6 +25,7 @@ class Box:
     devices_free: tuple[Device, ...]
     reachable: bool
     full: str
+    room_ahead: int = 0
 
 
 def gpus(name: str, count: int, kind: str = "cuda") -> tuple[Device, ...]:
@@ -168,3 +169,14 @@ def test_a_worker_is_taken_when_nothing_keeps_it_busy(worker: Box, requirements:
     free = not busy(requirements, worker)
     assert (has_room(requirements, worker) and worker.reachable) == free
     assert (pick(requirements, [worker]) is worker) == (free and not unmet(requirements, worker))
+
+
+def test_the_one_with_the_most_room_ahead_takes_what_no_slot_is_free_for() -> None:
+    boxes = [replace(box(name, slots_free=0), room_ahead=room) for name, room in (("a", 3), ("b", 7), ("c", 0))]
+    chosen = soonest(boxes)
+    assert chosen is not None
+    assert chosen.name == "b"
+
+
+def test_nobody_takes_ahead_who_did_not_say_so_or_is_full() -> None:
+    assert soonest([box("a", slots_free=0), replace(box("b", full="disk low"), room_ahead=9)]) is None
