@@ -97,13 +97,16 @@ def on_loopback(url: str) -> bool:
     return host in ("localhost", "::1") or _LOOPBACK.fullmatch(host) is not None
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file of mode 0600, whole or not at all."""
+def write_private(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Write a file of mode 0600, whole or not at all. `durable`: it is there after a power cut, too."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -26,6 +26,9 @@ MOST_JOBS = 10_000
 
 _SLICE = 250  # jobs that are looked at in one turn of the loop: some milliseconds
 log = logging.getLogger("gpulayer.server")
+_NO_KEY = Problem(
+    status=400, code="bad_request", title="a job needs an idempotency key", detail="any text that names it alone"
+)
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -34,7 +37,7 @@ def submit(shell: Shell, owner: str, key: str, spec: JobSpec, reply: Reply) -> N
     if (owner, key) in shell.coming:
         shell.coming[(owner, key)].append(lambda: submit(shell, owner, key, spec, reply))
         return
-    problem = problem_of(spec) or _lacking(shell, [spec])
+    problem = (_NO_KEY if not key else None) or problem_of(spec) or _lacking(shell, [spec])
     if problem is not None:
         reply(problem)
         return
@@ -166,12 +169,12 @@ def _lacking(shell: Shell, specs: Iterable[JobSpec]) -> Problem | None:
     inputs = {spec.cell.inputs for spec in specs if spec.cell is not None and spec.cell.inputs}
     try:
         for bundle in bundles:
-            if bundle not in shell.blobs:
+            if not shell.blobs.rely(bundle):
                 title, detail = "the control plane lacks the source", "send its manifest and blobs first"
                 detail = f"bundle {bundle[:12]}…: {detail}"
                 return Problem(status=409, code="bundle_unknown", title=title, detail=detail)
         for values in inputs:
-            if values not in shell.blobs:
+            if not shell.blobs.rely(values):
                 title, detail = "the control plane lacks the values", f"blob {values[:12]}…: send it first"
                 return Problem(status=409, code="inputs_unknown", title=title, detail=detail)
     except BlobError as error:

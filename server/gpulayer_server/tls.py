@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ssl
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,10 +43,13 @@ def own_certificate(data: Path) -> Certificate:
     try:
         if not path.exists():
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_private(path, _made())
+            write_private(path, _made(), durable=True)
+        mode = stat.S_IMODE(path.stat().st_mode)
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise DataFolderError(_unusable(path, str(error))) from error
+    if mode & 0o077:
+        raise DataFolderError(_unusable(path, f"others may read its key (mode {mode:o}, chmod 600 would be right)"))
     _, begins, rest = text.partition(_HEAD)
     body, ends, _ = rest.partition(_TAIL)
     if not begins or not ends:

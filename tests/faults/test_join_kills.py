@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.faults.join_matrix import MATRIX, STEPS, markdown
 from tests.support.deployment import Deployment, Worker
 from tests.support.processes import PATIENCE_S, end, until
 
-#: Number, name, failpoint, what is true there.
-STEPS: dict[int, tuple[str, str, str]] = {
-    1: ("token sent", "server.join-asked", "the token has come, nothing is decided"),
-    2: ("committed", "server.exchanged", "the token is used up and the credential made, no answer has left"),
-    3: ("exchanged", "join.exchanged", "the answer was read, nothing is on the worker's disk"),
-    4: ("credential stored", "join.stored", "the credential is on the worker's disk, no keeper has started"),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expect:
-    """What a person meets: whether the same line has to be pasted again, and the word that says so."""
-
-    again: bool
-    said: str = ""
-
-
-_KILLED = Expect(again=True)
-_BROKEN_OFF = Expect(again=True, said="broke off before it answered")
-_GOES_ON = Expect(again=False)
-
-MATRIX: dict[str, dict[int, Expect]] = {
-    "joining process": {1: _KILLED, 2: _KILLED, 3: _KILLED, 4: _KILLED},
-    "control plane": {1: _BROKEN_OFF, 2: _BROKEN_OFF, 3: _GOES_ON, 4: _GOES_ON},
-}
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 PAIRS = [(victim, step) for victim, steps in MATRIX.items() for step in steps]
 
 
@@ -154,3 +131,13 @@ def check(home: Deployment, worker: Worker, words: list[str]) -> None:
     assert shown["state"] == "succeeded", shown
     worker.stop()
     del home.workers[worker.name]
+
+
+def test_the_documented_table_is_this_one() -> None:
+    found = re.search(
+        r"<!-- kill matrix of joining -->\n(.*?)\n<!-- /kill matrix of joining -->",
+        DOCS.read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    assert found is not None
+    assert found.group(1) == markdown()

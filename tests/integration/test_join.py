@@ -177,7 +177,8 @@ def test_a_revoked_worker_says_so_once_and_ends(home: Deployment, notebook: Note
     worker = joins(home, "beta", url, "--token", new_token(home))
     revoke(home, "beta")
     assert ends(worker) == 1
-    [line] = said(worker).splitlines()
+    [begun, line] = said(worker).splitlines()
+    assert "Ctrl-C ends it and what runs here" in begun
     assert line == (
         "gpulayer keeper: the agent gave up: refused by the control plane: "
         "the credential of worker beta was revoked: ask whoever runs the control plane for a new join line"
@@ -306,7 +307,8 @@ def test_what_is_revoked_while_it_is_away_ends_when_it_comes_back(
     revoke(home, "eta")
     with proxy:
         assert ends(worker) == 1
-    [line] = said(worker).splitlines()
+    [begun, line] = said(worker).splitlines()
+    assert "Ctrl-C ends it and what runs here" in begun
     assert "refused by the control plane: the credential of worker eta was revoked" in line
 
 

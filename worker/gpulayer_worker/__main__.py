@@ -34,7 +34,8 @@ examples:
   {0} join http://127.0.0.1:8765 --name b
                                     a second worker beside the one of this machine's own control plane
 
-It stays until Ctrl-C; what runs then goes on, and the next join is back with it.
+It stays until Ctrl-C, which ends what runs here too; a closed terminal ends neither. While the control plane is away,
+what runs goes on, and the worker comes back to it by itself.
 
 exit codes:
     0  told to end
@@ -156,6 +157,9 @@ def _join(options: argparse.Namespace) -> int:
     if problem:
         _say(options, problem)
         return code
+    if options.joined and (credential := read_credential(_data(options))) is not None:
+        log = _data(options) / "logs" / "agent.log"
+        _say(options, f"{options.name} works for {credential.url}; its log is {log}; Ctrl-C ends it and what runs here")
     flags = ["--portable"] if options.portable else []
     command = [sys.executable, "-m", "gpulayer_worker.keeper", "--data", str(_data(options)), *flags]
     # A new program, not a call: the keeper stays for as long as the worker, and what was imported here is half of it.
@@ -219,6 +223,10 @@ def _refusal(endpoint: Endpoint, options: argparse.Namespace) -> str:
         if isinstance(answer, int):
             if answer not in (401, 403):
                 return ""
+            current = read_endpoint(options.control_plane)
+            if current is not None and current != endpoint:
+                endpoint = current  # another control plane took its place just now
+                continue
             text = f"{endpoint.url} refuses the token of {options.control_plane}/endpoint.json"
             return f"{text}; name the data folder of the control plane that listens there with --control-plane"
         other = answer.get(_id_of_idle(_data(options)))

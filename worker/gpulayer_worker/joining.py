@@ -92,7 +92,7 @@ def exchange(there: Endpoint | str, token: str, data: Path, name: str) -> None:
                 certificate=there.certificate,
             )
             reach("join.exchanged")
-            write_private(data / "credential.json", msgspec.json.encode(kept))
+            write_private(data / "credential.json", msgspec.json.encode(kept), durable=True)
             reach("join.stored")
     except JoinError as error:
         if new_id and error.answered and error.code != 3:

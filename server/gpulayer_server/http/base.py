@@ -111,6 +111,14 @@ class Handler(web.RequestHandler):
             return True
         return self.token.role == SUBMITTER and owner == self.owner
 
+    def not_theirs(self, job: str, owner: str | None) -> Problem | None:
+        """Why this request may not cancel a job; None where it may, and where there is no such job."""
+        if owner is None or self.may_touch(owner):
+            return None
+        title = f"job {job} is {owner}'s, and a token of the role {SUBMITTER} may cancel its own jobs only"
+        detail = "ask its owner, or use a token of the role admin"
+        return Problem(status=403, code="wrong_role", title=title, detail=detail)
+
     def answer(self, value: Any, status: int = 200) -> None:
         """Finish with JSON. Who asked to wait, and whose token has ended meanwhile, is told that instead."""
         if self.token is not None and self.request.method == "GET":

@@ -66,12 +66,29 @@ class ClientSocket(Socket):
             case Unfollow():
                 self._unfollow(message.n)
             case CancelJob():
-                self.shell.request(
-                    lambda request: CancelWanted(request=request, job=message.job, give_up=message.give_up),
-                    self._answer(message.n),
-                )
+                self._cancel(message)
             case ToKernel():
                 self._answer(message.n)(pass_on(self.shell, self.owner, message))
+
+    def _cancel(self, message: CancelJob) -> None:
+        problem = self.not_theirs(message.job, self.shell.owner_of(message.job))
+        if problem is not None:
+            self._answer(message.n)(problem)
+            return
+        self.shell.request(
+            lambda request: CancelWanted(request=request, job=message.job, give_up=message.give_up),
+            self._answer(message.n),
+        )
+
+    def _cancel(self, message: CancelJob) -> None:
+        problem = self.not_theirs(message.job, self.shell.owner_of(message.job))
+        if problem is not None:
+            self._answer(message.n)(problem)
+            return
+        self.shell.request(
+            lambda request: CancelWanted(request=request, job=message.job, give_up=message.give_up),
+            self._answer(message.n),
+        )
 
     def _hello(self, message: ClientHello) -> None:
         if message.protocol != PROTOCOL_VERSION:

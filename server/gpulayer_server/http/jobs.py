@@ -245,13 +245,9 @@ class CancelHandler(_JobHandler):
 
     def _own(self, name: str) -> None:
         """Only who may do everything cancels what others submitted."""
-        if self.token is None or self.token.role != "submitter":
-            return
-        owner = self.shell.owner_of(name)
-        if owner not in (None, self.owner):
-            title = f"job {name} is {owner}'s, and a token of the role submitter may cancel its own jobs only"
-            detail = "ask its owner, or use a token of the role admin"
-            raise ProblemError(Problem(status=403, code="wrong_role", title=title, detail=detail))
+        problem = self.not_theirs(name, self.shell.owner_of(name))
+        if problem is not None:
+            raise ProblemError(problem)
 
 
 class TasksHandler(_JobHandler):

@@ -97,8 +97,8 @@ class WatchSocket(Socket):
     async def _all(self) -> str:
         shell = self.shell
         self._look()
-        ended = [stored.job.id for stored in shell.store.page(_JOBS, owner=self.owner)]
-        live = (job.id for job in reversed(shell.plane.jobs.values()) if job.owner == self.owner)
+        ended = [stored.job.id for stored in shell.store.page(_JOBS)]
+        live = (job.id for job in reversed(shell.plane.jobs.values()))
         jobs = await self._jobs({*ended, *islice(live, _LIVE)})
         return _text(
             Fleet(
@@ -131,14 +131,14 @@ class WatchSocket(Socket):
         self._sessions = {s.id: session_view(plane, s) for s in plane.sessions.values() if s.owner == self.owner}
 
     async def _jobs(self, names: set[str]) -> tuple[JobView, ...]:
-        """The owner's jobs of these names, newest first; one that waits as it did is left out."""
+        """The jobs of these names, newest first; one that waits as it did is left out."""
         views: list[JobView] = []
         for n, name in enumerate(names, 1):
             if n % _SLICE == 0:
                 await asyncio.sleep(0)  # there may be thousands, and others wait
                 await self._committed()
             view = self.shell.view(name)
-            if view is None or view.owner != self.owner or view == self._waiting.get(name):
+            if view is None or view == self._waiting.get(name):
                 continue
             views.append(view)
             self._waiting.pop(name, None)

@@ -70,7 +70,7 @@ def test_a_command_that_cannot_be_run_is_one_clear_line(bench: Bench, argv: tupl
     assert view.outcome is not None
     assert words in view.outcome.problem
     assert "\n" not in view.outcome.problem
-    assert (view.outcome.exit_code, view.outcome.signal) == (None, None)
+    assert (view.outcome.exit_code, view.outcome.signal) == (127, None)  # as a shell says it
 
 
 def test_a_file_that_may_not_be_run_says_what_to_do(bench: Bench, tmp_path: Path) -> None:

@@ -173,20 +173,23 @@ class Network:
     # ---------------------------------------------------------------- the end
 
     def close(self) -> None:
-        """End everything."""
-        try:
+        """End everything; one thing that does not end keeps none of the others here."""
+        with contextlib.ExitStack() as rest:  # the last one first
+            rest.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            rest.callback(self._remove_spaces)
+            for process in self.started:
+                rest.callback(process.wait, PATIENCE_S)
+            for host in self.hosts.values():
+                rest.callback(host.end, signal.SIGKILL)
             if self._asking is not None:
                 for pipe in (self._asking.stdin, self._asking.stdout):
-                    if pipe is not None:
-                        pipe.close()
-            for host in self.hosts.values():
-                host.end(signal.SIGKILL)
-            for process in self.started:
-                process.wait(PATIENCE_S)
-        finally:
-            for space in [*(host.space for host in self.hosts.values()), self.switch]:
-                subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
-            shutil.rmtree(self.folder, ignore_errors=True)
+                    rest.callback(pipe.close)
+
+    def _remove_spaces(self) -> None:
+        """All of this network's, also of a host that was only half made; their cables go with them."""
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+        for space in [line.split()[0] for line in listed.splitlines() if line.startswith(self.prefix)]:
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
 
     def __enter__(self) -> Network:
         return self

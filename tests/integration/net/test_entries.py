@@ -89,6 +89,10 @@ def test_up_and_join_as_they_are_installed(home: Deployment) -> None:
                 joined.send_signal(signal.SIGTERM)
                 code = joined.wait(PATIENCE_S)
         assert code == 0, (home.folder / "join.log").read_text()
+        said = (home.folder / "join.log").read_text()
+        assert said == (
+            f"gpulayer: box works for {words[1]}; its log is {data}/logs/agent.log; Ctrl-C ends it and what runs here\n"
+        )
         assert lines.looks > 1
         assert set(lines.found) <= {joined.pid}, lines.found
         typed = "\0".join([GPULAYER, *words]).encode()

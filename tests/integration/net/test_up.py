@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpulayer.client.connection import Connection, Subscription
-from gpulayer.client.errors import ControlPlaneError
+from gpulayer.client.errors import ControlPlaneError, RequestRefused
 from gpulayer.client.remote import endpoint_of, reached
 from gpulayer.protocol.endpoint import read_endpoint
 from gpulayer.protocol.messages import Chunk, Update
@@ -93,8 +93,8 @@ def joins(home: Deployment, name: str, words: list[str]) -> Worker:
 def connected(home: Deployment, name: str) -> bool:
     try:
         return home.connected(name)
-    except ControlPlaneError:
-        return False  # it is just changing hands
+    except (ControlPlaneError, RequestRefused):
+        return False  # it is just changing hands: the next one has another token
 
 
 def logged(home: Deployment) -> str:

@@ -41,7 +41,7 @@ def test_each_folder_has_its_own(tmp_path: Path) -> None:
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, *, durable: bool) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tls, "write_private", full)
@@ -57,11 +57,21 @@ def test_one_that_is_damaged_is_one_line_and_never_replaced(tmp_path: Path, cont
     (tmp_path / "tls").mkdir()
     path = tmp_path / "tls" / "certificate.pem"
     path.write_bytes(content)
+    path.chmod(0o600)
     with pytest.raises(DataFolderError) as refused:
         own_certificate(tmp_path).context()
     assert str(refused.value).startswith(f"{path} can't be used: ")
     assert "every machine has to join anew" in str(refused.value)
     assert path.read_bytes() == content
+
+
+def test_a_key_that_others_may_read_is_not_used(tmp_path: Path) -> None:
+    made = own_certificate(tmp_path)
+    made.path.chmod(0o640)
+    with pytest.raises(DataFolderError, match=r"others may read its key \(mode 640, chmod 600 would be right\)"):
+        own_certificate(tmp_path)
+    made.path.chmod(0o600)
+    assert own_certificate(tmp_path) == made
 
 
 def test_a_certificate_without_its_key_does_not_listen(tmp_path: Path) -> None:

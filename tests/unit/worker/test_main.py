@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import sys
 import threading
 from collections.abc import Iterator
@@ -184,7 +185,10 @@ def test_a_credential_that_was_revoked(
     assert main(["join", elsewhere.url, "--token", TOKEN, "--data", str(data)]) == 0
     elsewhere.answer = lambda _: problem(401, "token_revoked", "the credential of worker w was revoked", "ask")
     assert main(["join", "--data", str(data)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (begun, line) = capsys.readouterr().err.splitlines()
+    assert begun.startswith(
+        f"gpulayer-worker: {platform.node()} works for {elsewhere.url}; its log is {data}/logs/agent"
+    )
     assert line == f"gpulayer-worker: {elsewhere.url} refuses it: the credential of worker w was revoked: ask"
     assert len(started) == 1
 
@@ -198,7 +202,8 @@ def test_a_line_that_is_pasted_again_goes_on_with_the_credential_that_it_brought
     used = problem(401, "token_used", "the token was used already, by w", "ask")
     elsewhere.answer = lambda asked: used if asked.token == TOKEN else of_json(200, {"connected": False})
     assert main([*line, "--data", str(data)]) == 0
-    (note,) = capsys.readouterr().err.splitlines()
+    (begun, note, again) = capsys.readouterr().err.splitlines()
+    assert begun == again
     assert note == (
         "gpulayer-worker: the token of this line has ended; "
         f"this worker goes on with its own credential, {data}/credential.json"

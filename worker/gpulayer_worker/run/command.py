@@ -23,7 +23,7 @@ from gpulayer_worker import link
 from gpulayer_worker.environ import for_devices
 from gpulayer_worker.keeper.client import ExitRecord, KeeperError
 from gpulayer_worker.run.commandspool import CommandSpool
-from gpulayer_worker.run.commandwords import from_exit, unstarted
+from gpulayer_worker.run.commandwords import exit_code_of, from_exit, unstarted
 from gpulayer_worker.run.devicememory import DeviceMemory
 from gpulayer_worker.run.fetching import fetched
 from gpulayer_worker.run.outputwatch import OutputWatch
@@ -258,7 +258,8 @@ class CommandRun:
         self._gone = True
         path = self._command.env.get("PATH", self._services.keeper.path)
         problem = unstarted(step, number, self._command, path, str(self._services.layout.data))
-        self._end(Outcome(state=State.FAILED, problem=problem))
+        code = exit_code_of(step, number)
+        self._end(Outcome(state=State.FAILED, exit_code=code, problem=problem))
 
     def on_ended(self, record: ExitRecord, *, gone: bool) -> None:
         """Its main process ended."""

@@ -88,3 +88,10 @@ def unstarted(step: str, number: int, command: CommandSpec, path: str, folder: s
     if step == "stopping":
         return f"{name!r} was not started: the worker is stopping"
     return f"{name!r} could not be started on this worker ({step}): {why}"
+
+
+def exit_code_of(step: str, number: int) -> int | None:
+    """What a shell would have said of a command that is not there (127) or may not be run (126); else None."""
+    if step not in ("find", "run"):
+        return None
+    return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(number)

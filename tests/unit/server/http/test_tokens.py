@@ -576,7 +576,6 @@ def test_whose_jobs_a_request_may_touch(role: str, name: str, owner: str, may: b
     assert handler.may_touch(owner) is may
 
 
-@pytest.mark.xfail(strict=True, reason="http/client_socket.py: `CancelJob` does not ask `may_touch` whose the job is")
 def test_a_submitter_cancels_no_job_of_anothers_by_its_socket(plane: Any, connected: Callable[..., Joined]) -> None:
     connected(credential(plane)).next(Welcome)
     alice, bob = (made(plane, role="submitter", name=name)["token"] for name in ("alice", "bob"))

@@ -235,7 +235,7 @@ def test_its_begin_is_told_once_it_lives_for_a_moment(tmp_path: Path, monkeypatc
         run.on_started(1.0)  # of the next keeper
         run.on_ended(record(), gone=True)
 
-    assert play(tmp_path, test).events == [link.Began(attempt="a-1")]
+    assert play(tmp_path, test).reports[0] == link.Began(attempt="a-1")
 
 
 def test_a_cancel_asks_and_then_forces(tmp_path: Path) -> None:
