@@ -123,17 +123,23 @@ def default_name(argv: Sequence[str]) -> str:
     """What a command is called in lists: 'train.py' for 'python train.py --lr 3'."""
     if argv[:2] == ("/bin/sh", "-c") and len(argv) == 3:
         return _short(argv[2].strip().splitlines()[0])
-    interpreter = re.fullmatch(r"(python|pypy)[\d.]*|bash|sh|zsh|node|ruby|perl|Rscript|julia", Path(argv[0]).name)
+    interpreter = re.fullmatch(r"(python|pypy)[\d.]*|bash|sh|zsh|node|ruby|perl|Rscript|julia", _base(argv[0]))
     script = next((word for word in argv[1:] if not word.startswith("-")), "") if interpreter else ""
     if interpreter and "-c" not in argv and "-m" not in argv and script:
-        return _short(Path(script).name)
+        return _short(_base(script))
     if "-m" in argv[:-1]:
         return _short(argv[argv.index("-m") + 1])
-    return _short(shlex.join(argv) if interpreter else Path(argv[0]).name)
+    return _short(shlex.join(argv) if interpreter else _base(argv[0]))
+
+
+def _base(path: str) -> str:
+    """The last part of a path: thousands of commands are named at once, and `Path` takes its time."""
+    return path.rstrip("/").rpartition("/")[2] or path
 
 
 def _short(text: str) -> str:
-    plain = "".join(letter if letter.isprintable() else " " for letter in text).strip()
+    plain = text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+    plain = plain.strip()
     return plain if len(plain) <= _NAME_LETTERS else f"{plain[: _NAME_LETTERS - 1]}…"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -56,6 +57,12 @@ def _listen(text: str) -> Listen:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _collect_seldom() -> None:
+    """Thousands of jobs come and go without a cycle among them: to look for one costs more than all the rest of them."""
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
 async def _run(options: argparse.Namespace) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -72,6 +79,7 @@ async def _run(options: argparse.Namespace) -> int:
         raise
     service = Service(folder, port=options.port, listen=options.listen, settings=settings)
     endpoint = await service.start()
+    _collect_seldom()
     if options.announce:
         with contextlib.suppress(BrokenPipeError):  # whoever waited for it is gone
             print(endpoint.url, flush=True)  # noqa: T201

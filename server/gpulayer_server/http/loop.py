@@ -7,7 +7,7 @@ import asyncio
 from gpulayer.protocol.types import Problem, Struct
 from gpulayer_server.http.base import Handler, ProblemError
 
-EVERY_S = 0.005
+EVERY_S = 0.01
 LIMIT_S = 900.0  # a probe that nobody ends, ends itself
 
 

@@ -95,6 +95,8 @@ class Store:
         self._write = sqlite3.connect(target, isolation_level=None, check_same_thread=False)
         self._write.execute("PRAGMA journal_mode = WAL")
         self._write.execute("PRAGMA synchronous = NORMAL")
+        self._write.execute("PRAGMA cache_size = -32768")  # KiB: the indexes of some thousand live jobs
+        self._write.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: rows that change thrice are moved once
         self._migrate()
         return self._write
 
