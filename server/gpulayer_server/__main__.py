@@ -58,8 +58,7 @@ def _listen(text: str) -> Listen:
 
 
 def _collect_seldom() -> None:
-    """Thousands of jobs come and go without a cycle among them: to look for one costs more than all the rest of them."""
-    gc.freeze()
+    """Thousands of jobs come and go, and no cycle is among them: to look for one is a good part of what each costs."""
     gc.set_threshold(50_000, 50, 100)
 
 

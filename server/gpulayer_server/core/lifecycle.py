@@ -11,7 +11,7 @@ from gpulayer.protocol.types import TERMINAL, State
 MOVES: dict[tuple[State, State], str] = {
     (State.QUEUED, State.ASSIGNED): "a worker fits and has room",
     (State.QUEUED, State.CANCELLED): "a person cancels",
-    (State.QUEUED, State.REJECTED): "no worker could take it",
+    (State.QUEUED, State.REJECTED): "no worker could take it, or a job that it waits for did not succeed",
     (State.ASSIGNED, State.RUNNING): "the worker says: its first record is in the spool",
     (State.ASSIGNED, State.CANCELLED): "the worker confirms the cancel",
     (State.ASSIGNED, State.FAILED): "the worker could not start it",

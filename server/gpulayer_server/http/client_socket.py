@@ -80,16 +80,6 @@ class ClientSocket(Socket):
             self._answer(message.n),
         )
 
-    def _cancel(self, message: CancelJob) -> None:
-        problem = self.not_theirs(message.job, self.shell.owner_of(message.job))
-        if problem is not None:
-            self._answer(message.n)(problem)
-            return
-        self.shell.request(
-            lambda request: CancelWanted(request=request, job=message.job, give_up=message.give_up),
-            self._answer(message.n),
-        )
-
     def _hello(self, message: ClientHello) -> None:
         if message.protocol != PROTOCOL_VERSION:
             older = "the client" if message.protocol < PROTOCOL_VERSION else "the control plane"
