@@ -38,7 +38,7 @@ class JobError(GpulayerError):
 
     def _render_traceback_(self) -> list[str]:
         lines = [*(self.remote.traceback if self.remote else ()), f"gpulayer: {self}"]
-        if self.job.outcome is not None and self.job.outcome.tail:
+        if self.job.kind == "cell" and self.job.outcome is not None and self.job.outcome.tail:  # else it stands above
             lines += ["the last lines of its process:", *self.job.outcome.tail.splitlines()[-16:]]
         return lines
 

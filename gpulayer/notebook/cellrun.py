@@ -28,6 +28,7 @@ from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Chunk, Refused, ServerToClient, Update
 from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Outcome, Problem, State
 from gpulayer.source import Bundle
+from gpulayer.words import program_end
 
 _LOOK_S = 0.2  # how often the elapsed time and an interrupt are looked at; messages come at once
 SESSION_IDLE_S = 1800.0  # a session's kernel is kept for so long without a cell, unless a person says otherwise
@@ -274,7 +275,7 @@ def judge(view: JobView | None, replay: Replay) -> JobView:
     outcome = view.outcome
     if replay.error is not None and not (outcome and outcome.problem):
         raise replay.error
-    why = (outcome.problem or outcome.error) if outcome else ""
+    why = (outcome.problem or outcome.error or program_end(outcome)) if outcome else ""
     if view.state is State.CANCELLED:
         raise JobCancelled(f"job {view.id} was cancelled" + (f": {why}" if why else ""), view)
     raise JobError(f"job {view.id} failed on {view.worker}: {why or 'no reason was given'}", view, replay.error)

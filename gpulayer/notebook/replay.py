@@ -12,7 +12,7 @@ from IPython.core.displayhook import CapturingDisplayHook
 
 from gpulayer.client.errors import RemoteError
 from gpulayer.notebook.comms import Comms, Far
-from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel
+from gpulayer.protocol.records import Kind, Splitter, Texts, decode_json, decode_kernel
 from gpulayer.protocol.types import JobView
 from gpulayer.words import size
 
@@ -63,6 +63,7 @@ class Replay:
         self._clears_next = False  # the front end clears the output when the next one comes
         self._far = far
         self._comms = Comms(shell.get_parent, far) if hasattr(shell, "kernel") else None  # a terminal shows no widgets
+        self._texts = Texts()
         self._errors: list[RemoteError] = []  # all that the kernel showed, the last of them not yet shown here
         self.error: RemoteError | None = None
         self.reply: dict[str, Any] | None = None  # how the kernel says that the cell ended
@@ -80,7 +81,7 @@ class Replay:
 
     def restart(self) -> None:
         """A new attempt begins: its stream is a new one."""
-        self._splitter = Splitter()
+        self._splitter, self._texts = Splitter(), Texts()
         self.error = self.reply = None
         self._errors = []
         self.idle = False
@@ -92,6 +93,8 @@ class Replay:
                 self._kernel_message(decode_kernel(body))
             elif kind == Kind.REPLY:
                 self._on_reply(decode_json(body))
+            elif kind in (Kind.STDOUT, Kind.STDERR):
+                self._text(*self._texts.take(Kind(kind), body))
             elif kind == Kind.MARK:
                 mark = decode_json(body)
                 self._text("stderr", f"\n[output truncated here: {mark.get('why', 'unknown')}]\n")

@@ -19,6 +19,7 @@ newer, and imports nothing else.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import struct
@@ -275,3 +276,15 @@ def last_good(fd: int, start: int = 0) -> tuple[int, int]:
     if zlib.crc32(memoryview(record)[HEADER_BYTES:]) == _HEADER.unpack_from(record)[1]:
         return boundary, count
     return last, count - 1
+
+
+class Texts:
+    """What a command wrote, as text: a letter whose bytes are in two records comes with the second one."""
+
+    def __init__(self) -> None:
+        make = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {Kind.STDOUT: make(errors="replace"), Kind.STDERR: make(errors="replace")}
+
+    def take(self, kind: Kind, body: Buffer) -> tuple[str, str]:
+        """The stream that a record of kind STDOUT or STDERR belongs to, 'stdout' or 'stderr', and the text."""
+        return kind.name.lower(), self._decoders[kind].decode(body)

@@ -3,7 +3,7 @@
  * The tests hold both to the same cases.
  */
 
-import type { IDevice, IJob, IReason, State } from './api/types';
+import type { IDevice, IJob, IOutcome, IReason, State } from './api/types';
 
 /** What stands before a state, so that colour never speaks alone. */
 export const SYMBOLS: Readonly<Record<State, string>> = {
@@ -158,8 +158,30 @@ export function wanted(job: IJob): string {
 
 /** Why a job did not succeed, in one short line; '' where nothing is known. */
 export function failure(job: IJob): string {
-  const why = job.outcome?.problem || job.outcome?.error || '';
+  const why = job.outcome?.problem || job.outcome?.error || programEnd(job.outcome);
   return why.split('\n')[0]?.slice(0, ERROR_LETTERS) ?? '';
+}
+
+/** The names of signals that end programs, by Linux's numbers. */
+const SIGNALS: Readonly<Record<number, string>> = {
+  1: 'SIGHUP',
+  2: 'SIGINT',
+  3: 'SIGQUIT',
+  6: 'SIGABRT',
+  7: 'SIGBUS',
+  8: 'SIGFPE',
+  9: 'SIGKILL',
+  11: 'SIGSEGV',
+  13: 'SIGPIPE',
+  15: 'SIGTERM'
+};
+
+/** 'exit code 3', 'ended by SIGKILL'; '' for what ended well, or by itself never. */
+export function programEnd(outcome: IOutcome | null): string {
+  if (outcome?.signal) {
+    return `ended by ${SIGNALS[outcome.signal] ?? `signal ${outcome.signal}`}`;
+  }
+  return outcome?.exit_code ? `exit code ${outcome.exit_code}` : '';
 }
 
 /** How long a job has run, or did; of one that never ran, how long it has waited, or did. */

@@ -1,6 +1,7 @@
 import { describe, expect, it, test } from 'vitest';
 
 import {
+  failure,
   ago,
   duration,
   isLiveStatus,
@@ -151,6 +152,16 @@ test.each([
   [job('cancelled', { worker: null, submitted_at: 1, ended_at: 2 }), '■ cancelled · job k3f9']
 ])('$state in one line: %#', (view, line) => {
   expect(statusLine(view, 112.3)).toBe(line);
+});
+
+it.each([
+  [{ exit_code: 3 }, 'exit code 3'],
+  [{ signal: 9 }, 'ended by SIGKILL'],
+  [{ signal: 40 }, 'ended by signal 40'],
+  [{ exit_code: 1, problem: 'timed out after 10 s' }, 'timed out after 10 s'],
+  [{}, '']
+])('says how a program ended: %o', (outcome, words) => {
+  expect(failure(job('failed', { outcome: { state: 'failed', ...outcome } }))).toBe(words);
 });
 
 it('keeps a long error short', () => {

@@ -97,7 +97,9 @@ function Job(props: IJobsProps & { job: IJob }): JSX.Element {
           <Name text={job.name} title={job.command || job.name} />
         </button>
         <span className="gpulayer-Job-more">
-          <Name className="gpulayer-Job-where" text={where(job, trans)} />
+          {counts(job).total < 2 && (
+            <Name className="gpulayer-Job-where" text={where(job, trans)} />
+          )}
           <Tasks job={job} trans={trans} />
           {waits && (
             <Action

@@ -1,7 +1,7 @@
 import type { IError } from '@jupyterlab/nbformat';
 
 import type { IJob } from '../api/types';
-import { reasonLines } from '../words';
+import { programEnd, reasonLines } from '../words';
 import { errorOutput } from './outputs';
 
 type Content = Record<string, unknown>;
@@ -104,7 +104,7 @@ export function verdict(job: IJob, raised: IRaised | null): IError | null {
 }
 
 function lineOf(job: IJob): string {
-  const why = job.outcome?.problem || job.outcome?.error;
+  const why = job.outcome?.problem || job.outcome?.error || programEnd(job.outcome);
   if (job.state === 'cancelled') {
     return `job ${job.id} was cancelled${why ? `: ${why}` : ''}`;
   }
@@ -112,6 +112,6 @@ function lineOf(job: IJob): string {
 }
 
 function lastLines(job: IJob): string[] {
-  const tail = job.outcome?.tail;
+  const tail = job.kind === 'cell' ? job.outcome?.tail : ''; // a command's own words stand there already
   return tail ? ['the last lines of its process:', ...tail.trimEnd().split('\n').slice(-16)] : [];
 }

@@ -48,10 +48,13 @@ class Stage {
     this.send('error', { ename, evalue, traceback: [`remote ${ename}`] });
   }
 
-  end(state: 'succeeded' | 'failed' | 'cancelled' = 'succeeded', outcome: Content = {}): void {
-    this.replay.onJob(
-      job(state, { started_at: 100, ended_at: 112.3, outcome: { state, ...outcome } })
-    );
+  end(
+    state: 'succeeded' | 'failed' | 'cancelled' = 'succeeded',
+    outcome: Content = {},
+    kind = 'cell'
+  ): void {
+    const times = { started_at: 100, ended_at: 112.3 };
+    this.replay.onJob(job(state, { ...times, kind, outcome: { state, ...outcome } }));
   }
 }
 
@@ -206,6 +209,14 @@ describe('errors', () => {
     stage.reply({ status: 'error', ename: 'UsageError', evalue: 'no such magic' });
     stage.end('failed', { error: 'UsageError: no such magic' });
     expect(stage.list).toEqual([stream('UsageError: no such magic\n', 'stderr')]);
+  });
+
+  it('of a command are its exit code: its own words stand there already', () => {
+    const stage = new Stage();
+    stage.end('failed', { exit_code: 3, tail: 'oh no' }, 'command');
+    expect(stage.list).toMatchObject([
+      { traceback: ['gpulayer: job k3f9 failed on box: exit code 3'] }
+    ]);
   });
 
   it('around the program say what happened, and its last lines', () => {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import codecs
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 from tornado import websocket
 
-from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_kernel, decode_text
+from gpulayer.protocol.records import Kind, Splitter, Texts, decode_json, decode_kernel, decode_text
 from gpulayer.protocol.types import FRAME_DATA_BYTES, JobView
 from gpulayer_server.http.base import Socket
 from gpulayer_server.shell import log
@@ -139,20 +138,6 @@ def as_json(message: dict[str, Any]) -> str:
         return json.dumps(json.loads(plain, parse_constant=lambda name: None))
 
 
-class Texts:
-    """The text of what a command wrote: a letter whose bytes are in two records comes with the second one."""
-
-    def __init__(self) -> None:
-        make = codecs.getincrementaldecoder("utf-8")
-        self._decoders = {Kind.STDOUT: make(errors="replace"), Kind.STDERR: make(errors="replace")}
-
-    def event(self, seq: int, kind: Kind, body: memoryview) -> dict[str, Any]:
-        """A record of such bytes as an event."""
-        name = "stdout" if kind is Kind.STDOUT else "stderr"
-        text = self._decoders[kind].decode(body)
-        return {"seq": seq, "kind": "text", "msg_type": "stream", "content": {"name": name, "text": text}}
-
-
 def as_event(seq: int, kind: int, body: memoryview, texts: Texts | None = None) -> dict[str, Any]:
     """A record as an event; `msg_type` names a kernel's message, for other records it is their kind.
 
@@ -163,7 +148,8 @@ def as_event(seq: int, kind: int, body: memoryview, texts: Texts | None = None) 
         content = {"name": "stderr" if fd == 2 else "stdout", "text": text.decode(errors="replace")}
         return {"seq": seq, "kind": "text", "msg_type": "stream", "content": content}
     if kind in (Kind.STDOUT, Kind.STDERR):
-        return (texts or Texts()).event(seq, Kind(kind), body)
+        name, text = (texts or Texts()).take(Kind(kind), body)
+        return {"seq": seq, "kind": "text", "msg_type": "stream", "content": {"name": name, "text": text}}
     if kind != Kind.KERNEL:
         name = Kind(kind).name.lower()
         return {"seq": seq, "kind": name, "msg_type": name, "content": decode_json(body)}

@@ -140,7 +140,7 @@ def explain(requirements: Requirements, workers: Sequence[Candidate]) -> tuple[R
     for worker in workers:
         reasons += unmet(requirements, worker) or busy(requirements, worker)
     if not workers:
-        text = "no worker is connected; start one with `gpulayer-worker join URL`"
+        text = "no worker is connected; `gpulayer up` prints the line with which a machine joins"
         reasons.append(Reason(worker="", code="no_worker", text=text, temporary=True))
     names = [worker.name for worker in workers]
     if requirements.worker is not None and requirements.worker not in names:
