@@ -14,7 +14,17 @@ from typing import Any, TypeAlias
 from gpulayer._version import __version__
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.failpoints import reach
-from gpulayer.protocol.messages import Assign, Heartbeat, Hello, Output, ServerMessage, Welcome, WorkerMessage
+from gpulayer.protocol.messages import (
+    Ahead,
+    Assign,
+    Finished,
+    Heartbeat,
+    Hello,
+    Output,
+    ServerMessage,
+    Welcome,
+    WorkerMessage,
+)
 from gpulayer.protocol.types import PROTOCOL_VERSION, Device, Outcome, State
 from gpulayer.source.blobs import Blobs
 from gpulayer_worker import link
@@ -48,6 +58,15 @@ Run: TypeAlias = CellRun | CommandRun
 def boottime() -> float:
     """Seconds on a clock that counts sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _ordered(messages: list[WorkerMessage]) -> set[str]:
+    """Of what in these the order matters: attempts of which bytes or the end are told, and '' for the room ahead."""
+    return {
+        message.attempt if isinstance(message, (Output, Finished)) else ""
+        for message in messages
+        if isinstance(message, (Output, Finished, Ahead))
+    }
 
 
 class Agent:
@@ -237,6 +256,8 @@ class Agent:
 
     def _send_outgoing(self) -> None:
         if self._outgoing:
+            if self._untold and not _ordered(self._outgoing).isdisjoint(_ordered(self._untold)):
+                self._send_reports()  # what waits of the same stream comes first
             self._channel.send(self._outgoing)
             self._outgoing = []
 
@@ -278,8 +299,8 @@ class Agent:
         run = self._runs.pop(name, None)
         if run is not None:
             run.close()
+        self._log.drop(name)  # also where an agent before us ran it
         if isinstance(run, CommandRun):
-            self._log.drop(name)
             self.rooms.give_back(name, pristine=run.pristine)
         else:
             self._spawn(asyncio.to_thread(self.layout.drop, name))

@@ -75,6 +75,7 @@ class KeeperLink:
         self._to_run: list[dict[str, Any]] = []
         self._to_look: list[str] = []
         self._to_drop: list[str] = []
+        self._found: set[str] | None = None  # by an agent before us, and not looked at yet; None until that is known
         self._flush_due = False
 
     async def start(self) -> None:
@@ -139,6 +140,8 @@ class KeeperLink:
     def look(self, id: str, listener: Listener) -> None:
         """Be told of a program that an agent before us started; nothing is started."""
         self._runs[id] = _Run(listener, None)
+        if self._found is not None:
+            self._found.discard(id)
         self._to_look.append(id)
         self._soon()
 
@@ -150,7 +153,12 @@ class KeeperLink:
 
     def keep(self, ids: Iterable[str]) -> None:
         """End and forget every program but these, which `run` or `look` are for: nobody wants the others."""
-        self._tell_keeper([{"op": "keep", "ids": list(ids)}])
+        self._found = set(ids)
+        self._keep_wanted()
+
+    def _keep_wanted(self) -> None:
+        if self._found is not None:  # else what runs may be wanted: nobody has looked yet
+            self._tell_keeper([{"op": "keep", "ids": [*self._runs, *self._found]}])
 
     def _soon(self) -> None:
         if not self._flush_due:
@@ -182,7 +190,7 @@ class KeeperLink:
         self._to_run = [run.job for run in going_on.values() if run.job is not None]
         self._to_look = [id for id, run in going_on.items() if run.job is None]
         self._to_drop = []
-        self.keep(self._runs)
+        self._keep_wanted()
         self._flush()
 
     def _told(self, events: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import stat
@@ -10,7 +11,8 @@ import stat
 from gpulayer_worker.layout import Layout
 
 _SPARE = 64
-_FURNITURE = frozenset({"out", "err", "workspace"})
+_OUTPUT = ("out", "err")
+_FURNITURE = frozenset({*_OUTPUT, "workspace"})
 
 
 class Rooms:
@@ -28,7 +30,11 @@ class Rooms:
         """Remove what an agent before us had spare. Blocks."""
         for name in os.listdir(self._data):
             if name.startswith(("room-", "waste-")):
-                shutil.rmtree(os.path.join(self._data, name), ignore_errors=True)
+                path = os.path.join(self._data, name)
+                shutil.rmtree(path, ignore_errors=True)
+                number = name.partition("-")[2]
+                if number.isdigit() and os.path.lexists(path):  # it can't be removed: its name is not to be had
+                    self._made = max(self._made, int(number))
 
     def take(self, attempt: str) -> None:
         """Make a command's folder, with an empty workspace. Raises OSError."""
@@ -48,7 +54,7 @@ class Rooms:
     def give_back(self, attempt: str, *, pristine: bool) -> None:
         """A command's folder is wanted no more. `pristine`: it wrote no output, and no other files were given to it."""
         folder = os.fspath(self._layout.attempt(attempt))
-        if pristine and len(self._spare) < _SPARE and _is_as_given(folder):
+        if pristine and len(self._spare) < _SPARE and _is_as_given(folder) and _without_output(folder):
             self._made += 1
             spare = f"{self._data}/room-{self._made}"
             try:
@@ -90,6 +96,17 @@ def _is_as_given(folder: str) -> bool:
         )
     except OSError:
         return False
+
+
+def _without_output(folder: str) -> bool:
+    """Remove its files of output: whoever was handed one of them would write into those of the next command."""
+    try:
+        for name in _OUTPUT:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{folder}/{name}")
+    except OSError:
+        return False
+    return True
 
 
 def _remove(folders: list[str]) -> None:

@@ -39,10 +39,7 @@ def _job_over(plane: Plane, job: Job, now: float, out: Effects) -> None:
     job.state, job.ended_at = job.whole, now
     plane.ended += 1
     out.put(JobEnd(id=job.id, n=job.n, state=job.state, ended_at=now))
-    for name in plane.awaited.pop(job.id, ()):
-        waiting = plane.jobs.get(name)
-        if waiting is not None and job.id in waiting.waits_for:
-            heard(plane, waiting, job.id, job.state, now, out)
+    plane.unheard += [(name, job.id) for name in plane.awaited.pop(job.id, ())]
 
 
 def wait_for(plane: Plane, job: Job, ended: Mapping[str, State]) -> list[str]:

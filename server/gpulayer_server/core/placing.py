@@ -12,7 +12,7 @@ from gpulayer_server.core.ending import reject
 from gpulayer_server.core.events import Effects
 from gpulayer_server.core.explaining import known
 from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
-from gpulayer_server.scheduling.match import choose_devices, explain, roomiest, soonest, unmet
+from gpulayer_server.scheduling.match import choose_devices, explain, roomiest, slotless, soonest, unmet
 from gpulayer_server.scheduling.queue import Order
 
 _NOBODY = "no eligible worker"
@@ -30,15 +30,21 @@ def place_waiting(plane: Plane, now: float, out: Effects) -> None:
     if not queue:
         return
     heads = queue.heads()
+    kept: set[str] = set()
     while heads:
         _, key = heapq.heappop(heads)
-        order = _place_class(plane, key, heads[0][0] if heads else None, now, out)
+        order = _place_class(plane, key, heads[0][0] if heads else None, kept, now, out)
         if order is not None:
             heapq.heappush(heads, (order, key))
 
 
-def _place_class(plane: Plane, key: Hashable, bound: Order | None, now: float, out: Effects) -> Order | None:
-    """Place the tasks of one class that stand before `bound`; where the next one stands, None where it has to wait."""
+def _place_class(
+    plane: Plane, key: Hashable, bound: Order | None, kept: set[str], now: float, out: Effects
+) -> Order | None:
+    """Place the tasks of one class that stand before `bound`; where the next one stands, None where it has to wait.
+
+    `kept`: workers whose next slot is for one that stands before all these; where it has to wait, its own are added.
+    """
     queue = plane.queue
     while (task_id := queue.head(key)) is not None:
         order = queue.order(key)
@@ -46,18 +52,24 @@ def _place_class(plane: Plane, key: Hashable, bound: Order | None, now: float, o
             return order
         task = plane.tasks[task_id]
         job = plane.jobs[task.job]
-        if not (_into_session if job.session_key else _fresh)(plane, job, task, now, out):
+        if job.session_key is not None:
+            placed = _into_session(plane, job, task, now, out)
+        else:
+            placed = _fresh(plane, job, task, kept, now, out)
+        if not placed:
+            if job.session_key not in plane.session_of:
+                kept.update(slotless(job.spec.requirements, plane.able(job.spec.requirements)))
             return None
     return None
 
 
-def _fresh(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
+def _fresh(plane: Plane, job: Job, task: Task, kept: set[str], now: float, out: Effects) -> bool:
     """Place or reject a task without a session; False: it waits."""
     requirements = job.spec.requirements
     able = plane.able(requirements)
     chosen = roomiest(requirements, able)
     if chosen is None and job.spec.command is not None and requirements.device_kind is None:
-        chosen = soonest(able)
+        chosen = soonest([worker for worker in able if worker.id not in kept] if kept else able)
     if chosen is None:
         return _reject_if_impossible(plane, job, task, now, out)
     _assign(plane, job, task, chosen, _devices(requirements, chosen), None, now, out)

@@ -6,6 +6,8 @@ Names of attempts carry the epoch, so that a fence is never used twice, not even
 
 from __future__ import annotations
 
+from collections import deque
+
 from gpulayer.protocol.types import Requirements, State
 from gpulayer_server.core import attempts, ending, fleet, jobs, placing, sessions
 from gpulayer_server.core.events import (
@@ -56,7 +58,7 @@ class Plane:
         self.local_expected_until = 0.0
         self._able: dict[Requirements, list[Worker]] = {}  # who is there and could take what, until the fleet changes
         self._over: list[Job] = []  # of this event: nothing is left of them
-        self._in_vain: list[tuple[str, str]] = []  # jobs that wait, by what a start found, for one that won't succeed
+        self.unheard: deque[tuple[str, str]] = deque()  # jobs that wait, each for one that ended, or is not there
         self._marks: list[tuple[str, str]] = []  # to be made with the next event's effects
         self._restore(snapshot or Snapshot(), now)
 
@@ -66,10 +68,11 @@ class Plane:
         self._marks = []
         fleet.notice_gap(self, now, out)
         self._apply(event, now, out)
-        while self._in_vain:
-            name, of = self._in_vain.pop()
-            if name in self.jobs:
-                ending.heard(self, self.jobs[name], of, self.state_of(of), now, out)
+        while self.unheard:  # each may add others: a chain of jobs can be long
+            name, of = self.unheard.popleft()
+            job = self.jobs.get(name)
+            if job is not None and of in job.waits_for:
+                ending.heard(self, job, of, self.state_of(of), now, out)
         if self.look_for_room and not (isinstance(event, SubmittedBatch) and event.more):
             self.look_for_room = False
             self.place_waiting(now, out)
@@ -227,7 +230,7 @@ class Plane:
         ended = dict.fromkeys(snapshot.succeeded, State.SUCCEEDED)
         for job in self.jobs.values():
             in_vain = ending.wait_for(self, job, ended) if job.spec.after else []
-            self._in_vain += [(job.id, name) for name in in_vain]
+            self.unheard += [(job.id, name) for name in in_vain]
             for task in job.tasks:
                 if task.state is State.QUEUED and not job.waits_for:
                     self.enqueue(task)

@@ -13,6 +13,9 @@ class Candidate(Protocol):
     """A worker as the matcher sees it."""
 
     @property
+    def id(self) -> str: ...
+
+    @property
     def name(self) -> str: ...
 
     @property
@@ -114,6 +117,16 @@ def roomiest(requirements: Requirements, able: Iterable[Each]) -> Each | None:
         if least is None or cost < least:
             best, least = worker, cost
     return best
+
+
+def slotless(requirements: Requirements, able: Iterable[Candidate]) -> list[str]:
+    """The ids of the workers that could take the job as soon as a slot is free there: they lack nothing else."""
+    kind, count = requirements.device_kind, requirements.device_count
+    return [
+        worker.id
+        for worker in able
+        if worker.slots_free < 1 and not worker.full and (kind is None or _free(kind, worker) >= count)
+    ]
 
 
 def soonest(able: Iterable[Each]) -> Each | None:

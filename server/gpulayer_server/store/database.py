@@ -6,11 +6,12 @@ cut may lose the last ones, but never an epoch: that is raised with `synchronous
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -187,15 +188,17 @@ class Store:
         wanted = {_FILTERS[key]: value for key, value in given.items() if value is not None}
         n = self.n_of(before) if before is not None else _NEWEST
         sql = " AND ".join([STATEMENTS["page"], *wanted]) + " ORDER BY jobs.n DESC LIMIT ?"
-        found = self._read.execute(sql, (n or 0, *wanted.values(), limit)).fetchall()
-        return self._stored([rows.job(row) for row in found])
+        with self._at_once():
+            found = self._read.execute(sql, (n or 0, *wanted.values(), limit)).fetchall()
+            return self._stored([rows.job(row) for row in found])
 
     def stored(self, name: str, index: int | None = None) -> Stored | None:
         """A job of any age, with the task that stands for it, or that of an index; None where it is not there."""
-        found = [rows.job(row) for row in self._all("job", name)]
-        if not found or index is None:
-            return self._stored(found)[0] if found else None
-        tasks = [rows.task(row) for row in self._all("task", found[0].n, index)]
+        with self._at_once():
+            found = [rows.job(row) for row in self._all("job", name)]
+            if not found or index is None:
+                return self._stored(found)[0] if found else None
+            tasks = [rows.task(row) for row in self._all("task", found[0].n, index)]
         return Stored(found[0], tasks[0], tasks[0].state, {}) if tasks else None
 
     def _stored(self, jobs: list[Job]) -> list[Stored]:
@@ -255,12 +258,25 @@ class Store:
             self._read.close()
         self._write.close()
 
+    @contextlib.contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """Rows of several tables as they are at one moment: the committer's thread drops those of old jobs."""
+        alone = self._read is self._write or self._read.in_transaction
+        if not alone:
+            self._read.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if not alone and self._read.in_transaction:
+                self._read.execute("COMMIT")
+
     def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._read.execute(STATEMENTS[name], values).fetchall()
 
     def _one_job(self, name: str, *values: Any) -> Job | None:
-        found = self._all(name, *values)
-        return self._with_tasks([rows.job(found[0])], {})[0] if found else None
+        with self._at_once():
+            found = self._all(name, *values)
+            return self._with_tasks([rows.job(found[0])], {})[0] if found else None
 
     def _with_tasks(self, jobs: list[Job], held: dict[str, Attempt]) -> list[Job]:
         """The same jobs, with their tasks; of an attempt that is held there is one record."""

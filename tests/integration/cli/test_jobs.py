@@ -76,7 +76,8 @@ def test_machines(cli: Cli) -> None:
     shown = cli.run("resources", "list").stdout
     assert [line.split()[0] for line in shown.splitlines()[:3]] == ["machine", "alpha", "beta"]
     machines = json.loads(cli.run("resources", "list", "--json").stdout)
-    assert {machine["name"]: machine["slots"] for machine in machines} == {"alpha": 4, "beta": 1}
+    there = {machine["name"]: machine["slots"] for machine in machines if machine["connected"]}
+    assert there == {"alpha": 4, "beta": 1}
 
 
 def test_tokens(cli: Cli, deployment: Deployment) -> None:

@@ -70,7 +70,7 @@ def test_the_exit_code_is_the_programs(cli: Cli, program: str, code: int, said: 
 
 
 def test_a_program_that_is_not_there(cli: Cli) -> None:
-    last = cli.run("submit", "--", "no-such-program", "x", code=1).stderr.splitlines()[-1]
+    last = cli.run("submit", "--", "no-such-program", "x", code=127).stderr.splitlines()[-1]
     assert last.startswith("✗ failed on alpha after ")
     assert "no-such-program" in last
 

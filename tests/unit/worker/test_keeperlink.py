@@ -229,6 +229,7 @@ def test_one_programs_fault_is_its_own(keepers: Keepers) -> None:
 
 def test_the_next_keeper_is_told_of_all_that_is_not_over_and_keeps_what_is_not_written_down(keepers: Keepers) -> None:
     async def check(link: KeeperLink) -> None:
+        link.keep([])
         programs = {id: Program() for id in ("asked", "runs", "over", "written")}
         for id, program in programs.items():
             link.run(job(id), program)
@@ -245,5 +246,21 @@ def test_the_next_keeper_is_told_of_all_that_is_not_over_and_keeps_what_is_not_w
         assert (keep["op"], set(keep["ids"])) == ("keep", {"asked", "runs", "over"})
         assert [each["id"] for each in ran["jobs"]] == ["asked"]
         assert look == {"op": "look", "ids": ["runs"]}
+
+    run(keepers, check)
+
+
+def test_what_an_agent_before_us_runs_is_not_ended_before_it_was_looked_at(keepers: Keepers) -> None:
+    async def check(link: KeeperLink) -> None:
+        keepers.clients[-1].dead.set()
+        await link.signal("other", signal.SIGINT)  # which waits for the next keeper: nobody has said yet what is wanted
+        assert [each for each in keepers.clients[-1].sent if each["op"] == "keep"] == []
+        link.keep(["a", "b"])
+        link.look("a", Program())
+        await turn()
+        keepers.clients[-1].dead.set()
+        await link.signal("other", signal.SIGINT)
+        (keep,) = [each for each in keepers.clients[-1].sent if each["op"] == "keep"]
+        assert sorted(keep["ids"]) == ["a", "b"]  # b is yet to be looked at
 
     run(keepers, check)

@@ -317,3 +317,17 @@ def test_a_new_connection_tells_an_end_with_its_release_again(wire):
     wire.do(Disconnected())
     wire.welcome(Verdict(attempt="a", go_on=False, recorded=True))
     assert wire.sent() == [Released(attempt="a")]
+
+
+def test_an_end_that_comes_again_with_the_release_tells_the_release_once(one: Wire) -> None:
+    one.do(Ended(attempt="a", end=0, outcome=DONE, began=True))
+    one.hear(Recorded(attempt="a"))
+    one.do(Ended(attempt="a", end=0, outcome=DONE, began=True, gone=True))
+    assert one.out[0] == Persist(attempt="a")
+    assert one.sent() == [Released(attempt="a")]
+    assert one.do(Ended(attempt="a", end=0, outcome=DONE, began=True, gone=True)) == []
+
+
+def test_an_end_that_comes_again_without_a_release_changes_nothing(one: Wire) -> None:
+    one.do(Ended(attempt="a", end=0, outcome=DONE, began=True))
+    assert one.do(Ended(attempt="a", end=0, outcome=Outcome(state=State.FAILED), began=True)) == []

@@ -87,3 +87,34 @@ def test_one_that_is_gone_is_no_error(layout: Layout) -> None:
     rooms.give_back("a-1", pristine=True)
     rooms.give_back("a-1", pristine=False)
     assert names(layout) == []
+
+
+def test_whoever_still_has_a_commands_output_open_does_not_write_into_the_next_ones(layout: Layout) -> None:
+    rooms = Rooms(layout)
+    rooms.take("a-1")
+    use(layout, "a-1")
+    with (layout.attempt("a-1") / "out").open("ab", buffering=0) as late:
+        rooms.give_back("a-1", pristine=True)
+        rooms.take("b-1")
+        use(layout, "b-1")
+        late.write(b"of another command")
+    assert (layout.attempt("b-1") / "out").read_bytes() == b""
+
+
+def test_what_cannot_be_removed_does_not_stand_in_the_way(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("waste-1", "room-2"):
+        (layout.data / name / "sub").mkdir(parents=True)
+
+    async def go() -> None:
+        rooms = Rooms(layout)
+        with monkeypatch.context() as patched:
+            patched.setattr("shutil.rmtree", lambda *_, **__: None)  # such as folders that are read-only
+            rooms.prepare()
+        for name in ("a-1", "b-1"):
+            rooms.take(name)
+            (use(layout, name) / "left").touch()
+            rooms.give_back(name, pristine=False)
+        await rooms.close()
+        assert names(layout) == ["attempts", "room-2", "waste-1"]
+
+    asyncio.run(go())

@@ -85,29 +85,36 @@ class Batch:
                 self._failed(job["id"], cgroup, StartError("journal", error.errno or 0))
             return
         oom = self._oom_count(now)
-        for job, cgroup in zip(jobs, cgroups, strict=True):
-            try:
-                group = self._start_one(job, env, cgroup, ticks)
-            except StartError as error:
-                self._journal.forget(job["id"])
-                self._failed(job["id"], cgroup, error)
-                continue
-            group.oom_before = oom
-            self._started.append(group)
-            self._young.append(group)
-            took(group)
-        self._pool.leave()
-        os.chdir("/")  # keep no file system busy
+        try:
+            for job, cgroup in zip(jobs, cgroups, strict=True):
+                inside = self._enter(job["id"], cgroup)
+                try:
+                    group = self._start_one(job, env, inside, ticks)
+                except StartError as error:
+                    self._journal.forget(job["id"])
+                    self._failed(job["id"], inside, error)
+                    continue
+                group.oom_before = oom
+                self._started.append(group)
+                self._young.append(group)
+                took(group)
+        finally:
+            self._pool.leave()  # whoever ends that group must not end us
+            os.chdir("/")  # keep no file system busy
         if self._young and not self._identifies:
             self._identifies = True
             self._context.loop.call_later(_IDENTIFY_S, self._identify)
 
-    def _start_one(self, job: dict[str, Any], env: dict[str, str], cgroup: str | None, ticks: int | str) -> Group:
-        id, started_at, began_s = job["id"], time.time(), time.monotonic()
+    def _enter(self, id: str, cgroup: str | None) -> str | None:
+        """Be in the cgroup that a program is to be born in; None where it will be in none."""
         inside = self._pool.enter(cgroup)
         if cgroup is not None and inside is None:
             self._pool.give_back(cgroup)
             self._journal.add(id, {"cgroup": None})
+        return inside
+
+    def _start_one(self, job: dict[str, Any], env: dict[str, str], inside: str | None, ticks: int | str) -> Group:
+        id, started_at, began_s = job["id"], time.time(), time.monotonic()
         try:
             program = Program(
                 argv=job["argv"],

@@ -202,3 +202,13 @@ def test_jobs_that_live_ones_name_are_known(world: Any) -> None:
     assert world.plane.named == {first: 1}
     world.cancel(second)
     assert world.plane.named == {}
+
+
+def test_the_end_of_the_first_ends_a_chain_of_any_length(world: Any) -> None:
+    conn = world.join()
+    first = last = world.ask(command()).id
+    for _ in range(500):
+        last = world.ask(command(after=(last,))).id
+    world.finish(conn, world.attempt(first).id, State.FAILED)
+    assert len(ends(world)) == 501
+    assert world.plane.state_of(last) is State.REJECTED

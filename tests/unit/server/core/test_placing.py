@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gpulayer.protocol.messages import Assign
-from gpulayer.protocol.types import State
+import pytest
+
+from gpulayer.protocol.messages import Ahead, Assign
+from gpulayer.protocol.types import CommandSpec, JobSpec, State
 from gpulayer_server.core.events import LocalWorkerExpected
 
 
@@ -76,7 +78,7 @@ def test_without_any_worker_a_job_is_rejected_and_told_what_to_do(world):
     view = world.submit()
     assert view.state is State.REJECTED
     assert [reason.code for reason in view.reasons] == ["no_worker"]
-    assert "gpulayer-worker join" in view.reasons[0].text
+    assert "gpulayer up" in view.reasons[0].text
 
 
 def test_a_job_waits_for_the_local_worker_that_is_being_started(world):
@@ -125,3 +127,28 @@ def test_no_device_is_given_twice(world):
     views = [world.submit(gpus=1) for _ in range(5)]
     taken = [device.uuid for view in views for device in view.devices]
     assert sorted(taken) == ["box-gpu0", "box-gpu1", "box-gpu2"]
+
+
+@pytest.mark.parametrize("wanted", [{"session": "s"}, {"gpus": 1}])
+def test_commands_that_may_wait_for_a_slot_do_not_keep_it_from_who_stands_before_them(world, wanted):
+    conn = world.join(slots=1, gpus=1)
+    command = JobSpec(command=CommandSpec(argv=("true",)))
+    world.say(conn, Ahead(count=2))
+    first, second = world.ask(command), world.ask(command)
+    cell = world.submit(**wanted)
+    later = world.ask(command)
+    assert [world.state(view.id) for view in (second, cell, later)] == [State.ASSIGNED, State.QUEUED, State.QUEUED]
+    for view in (first, second):
+        world.finish(conn, view.attempt, end=0)
+        world.release(conn, view.attempt)
+    assert world.state(cell.id) is State.ASSIGNED
+    assert world.state(later.id) is State.ASSIGNED  # ahead again: nobody waits before it
+
+
+def test_who_waits_for_devices_keeps_no_slot(world):
+    conn = world.join(slots=2, gpus=1)
+    world.say(conn, Ahead(count=2))
+    world.submit(gpus=1)
+    assert world.submit(gpus=1).state is State.QUEUED
+    command = JobSpec(command=CommandSpec(argv=("true",)))
+    assert [world.ask(command).state for _ in range(2)] == [State.ASSIGNED] * 2

@@ -265,3 +265,21 @@ def test_every_statement_fits_the_schema(store: Store) -> None:
     for name, sql in STATEMENTS.items():
         values = ("x",) * sql.count("?")
         assert store._write.execute(f"EXPLAIN {sql}", values).fetchall(), name
+
+
+def test_a_job_that_is_dropped_while_it_is_looked_at_is_seen_whole(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_job()
+    put(store, job, a_task(job, State.SUCCEEDED))
+    shown = store._stored
+
+    def dropped_meanwhile(jobs: list[Job]) -> object:
+        store.commit([[("drop_tasks", (job.n,)), ("drop_job", (job.n,))]])  # as the committer's thread does
+        return shown(jobs)
+
+    monkeypatch.setattr(store, "_stored", dropped_meanwhile)
+    (found,) = store.page(10)
+    assert (found.job.id, found.state) == (job.id, State.SUCCEEDED)
+    assert store.page(10) == []
+    assert store.stored(job.id) is None

@@ -190,3 +190,24 @@ def test_who_is_dropped_early_is_forgotten_once_it_is_gone(bench: Bench) -> None
     bench.reap()
     bench.run_until(lambda: not bench.groups._by_id)
     assert bench.groups._journal.known == {}
+
+
+def test_a_cgroup_that_is_given_back_twice_is_not_given_to_two(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    pool = bench.groups._pool
+    monkeypatch.setattr(pool, "take", lambda: "p0")
+    monkeypatch.setattr(pool, "enter", lambda path: None)  # the kernel refuses
+    monkeypatch.setattr(pool, "give_back", given.append)
+    bench.start(bench.job("a", "true", cwd=str(bench.root / "missing")))
+    assert given == ["p0"]
+    assert [event["step"] for event in bench.told("unstarted")] == ["cwd"]
+
+
+def test_a_fault_in_a_start_leaves_the_keeper_in_its_own_cgroup(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+    monkeypatch.setattr(bench.groups._pool, "leave", lambda: left.append("left"))
+    monkeypatch.setattr(bench.groups._pool, "enter", lambda path: path)
+    with pytest.raises(IndexError):
+        bench.start(bench.job("a", "true", argv=[]))
+    assert left == ["left"]
+    assert os.getcwd() == "/"
