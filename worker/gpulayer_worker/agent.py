@@ -267,7 +267,12 @@ class Agent:
 
     def _take_reports(self, events: list[link.Event]) -> None:
         """What is to be said of these waits for more; what others say meanwhile does not take it along."""
-        self._take(events)
+        try:
+            self._take(events)
+        except Exception:
+            log.exception("what %d attempts reported can't be taken up", len(events))
+            self.stop(1)  # no task of ours would end of it, and what they reported would be lost
+            return
         self._untold += self._outgoing
         self._outgoing = []
         reach("agent.end-told")
@@ -301,6 +306,7 @@ class Agent:
             run.close()
         self._log.drop(name)  # also where an agent before us ran it
         if isinstance(run, CommandRun):
+            self.keeper.let_go(name)
             self.rooms.give_back(name, pristine=run.pristine)
         else:
             self._spawn(asyncio.to_thread(self.layout.drop, name))

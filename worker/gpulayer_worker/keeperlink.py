@@ -151,6 +151,11 @@ class KeeperLink:
         self._to_drop.append(id)
         self._soon()
 
+    def let_go(self, id: str) -> None:
+        """Drop a program that was not dropped yet: its end could not be written down."""
+        if id in self._runs:
+            self.drop(id)
+
     def keep(self, ids: Iterable[str]) -> None:
         """End and forget every program but these, which `run` or `look` are for: nobody wants the others."""
         self._found = set(ids)

@@ -32,8 +32,6 @@ EQUIVALENT: dict[str, str] = {
     "placing.place_waiting:1": "in an empty queue nobody is first",
     "plane.Plane.handle:2-always": "where nothing came and no room was made, placing finds nothing",
     # ------------------------------------------------------------ never the case
-    "plane.Plane.handle:1-never": "what live jobs name is kept: a start finds how it ended, or that it lives",
-    "plane.Plane.handle:1-always": "what live jobs name is kept: a start finds how it ended, or that it lives",
     "link.Link._welcome:1-always": "verdicts are of what the hello declared, and nothing is let go of in between",
     "link.Link._unfit:2": "the control plane assigns nothing to a session that it ends",
     "jobs._cancel_task:5-always": "a task that neither waits nor is over has an attempt",

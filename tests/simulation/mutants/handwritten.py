@@ -182,8 +182,8 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "nobody-told-of-the-end": (f"{_CORE}.ending", "plane.awaited.pop(job.id, ())", "()"),
     "waiting-forgotten-with-a-start": (
         f"{_CORE}.plane",
-        "if job.spec.after else []\n            self._in",
-        "if False else []\n            self._in",
+        "if job.spec.after else []\n            self.unheard",
+        "if False else []\n            self.unheard",
     ),
     "end-of-job-not-stored": (
         f"{_CORE}.ending",

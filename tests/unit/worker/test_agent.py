@@ -105,3 +105,19 @@ def test_what_follows_of_a_stream_does_not_overtake_what_waits_to_be_reported(
         assert isinstance(streams[-1], Finished)
 
     with_agent(tmp_path, check)
+
+
+def test_a_fault_while_reports_are_taken_up_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Layout(tmp_path).furnish()
+
+    def fault(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    def check(agent: Agent, wire: Wire) -> None:
+        agent._done = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(agent, "_take", fault)
+        agent._take_reports([link.Ended(attempt="a", end=0, outcome=DONE, began=True)])
+        assert agent._done.result() == 1  # the keeper starts a fresh one, which takes up everything
+        assert wire.sent == []
+
+    with_agent(tmp_path, check)

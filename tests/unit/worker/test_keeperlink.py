@@ -264,3 +264,15 @@ def test_what_an_agent_before_us_runs_is_not_ended_before_it_was_looked_at(keepe
         assert sorted(keep["ids"]) == ["a", "b"]  # b is yet to be looked at
 
     run(keepers, check)
+
+
+def test_a_program_is_dropped_once(keepers: Keepers) -> None:
+    async def check(link: KeeperLink) -> None:
+        link.run(job("a"), Program())
+        await turn()
+        for _ in range(2):
+            link.let_go("a")
+            await turn()
+        assert [each for each in keepers.clients[0].sent if each["op"] == "drop"] == [{"op": "drop", "ids": ["a"]}]
+
+    run(keepers, check)

@@ -8,6 +8,7 @@ index. What is acknowledged is punched out of the files where the file system ca
 from __future__ import annotations
 
 import bisect
+import contextlib
 import errno
 import os
 import struct
@@ -133,8 +134,11 @@ class CommandSpool:
         record = self._cache.get(start)
         if record is None:
             at, length, kind = self._entries[number]
-            data = os.pread(self._open(NAMES[kind], os.O_RDWR), length, at)
-            # A file that was cut short has lost them: the stream's length is announced, so something stands there.
+            # A file that was cut short, or removed, has lost them: the stream's length is announced, so something
+            # stands there.
+            data = b""
+            with contextlib.suppress(FileNotFoundError):
+                data = os.pread(self._open(NAMES[kind], os.O_RDWR), length, at)
             record = encode(kind, data.ljust(length, b"\n"))
             while len(self._cache) >= _CACHED:
                 del self._cache[next(iter(self._cache))]
@@ -159,7 +163,8 @@ class CommandSpool:
     def _release_file(self, kind: int, end: int) -> None:
         end -= _TAIL_BYTES
         if end - self._punched[kind] >= _PUNCH_BYTES and not self._portable:
-            punch(self._open(NAMES[kind], os.O_RDWR), self._punched[kind], end)
+            with contextlib.suppress(FileNotFoundError):  # the program removed it
+                punch(self._open(NAMES[kind], os.O_RDWR), self._punched[kind], end)
             self._punched[kind] = end
 
     def tail(self) -> str:

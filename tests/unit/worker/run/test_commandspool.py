@@ -222,6 +222,20 @@ def test_a_file_that_was_cut_short_under_us_stays_a_stream(tmp_path: Path) -> No
     spool.close()
 
 
+def test_a_file_that_its_program_removed_stays_a_stream(tmp_path: Path) -> None:
+    first = CommandSpool(tmp_path)
+    write(tmp_path, "out", b"words" * (1 << 19))
+    first.look()
+    (tmp_path / "out").unlink()
+    first.close()
+    for spool in (first, CommandSpool(tmp_path, found=True)):
+        assert sum(len(body) for _, body in records(everything(spool))) == 5 << 19
+        spool.look(last=True)
+        spool.release(spool.end)
+        assert spool.start() == spool.end
+        spool.close()
+
+
 def test_the_tail_is_of_stderr_where_there_is_some(tmp_path: Path) -> None:
     write(tmp_path, "out", b"to stdout")
     spool = CommandSpool(tmp_path)
