@@ -19,7 +19,7 @@ from gpulayer.protocol.types import JobSpec, JobView, Problem, State
 from gpulayer.source.blobs import Blobs
 from gpulayer.source.partial import Partials
 from gpulayer_server.clock import Clock
-from gpulayer_server.core.events import Effects, Event, Tick, WorkerGone
+from gpulayer_server.core.events import Effects, Event, Tick, WorkerConnected, WorkerGone
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import JobKey, Settings
 from gpulayer_server.datafolder import DataFolder
@@ -97,8 +97,10 @@ class Shell(Reading):
 
     def handle(self, event: Event) -> None:
         """Let the plane handle an event, and carry out what follows in its turn."""
-        if self._failing:
-            return  # the plane is being rebuilt: workers declare everything again, clients were told
+        if self._failing:  # the plane is being rebuilt: workers declare everything again, clients were told
+            if isinstance(event, WorkerConnected) and event.conn in self.links:
+                self.links[event.conn].drop("the control plane is recovering from a failed write")
+            return
         effects = self.plane.handle(event, self.clock.now())
         ops = encoded(effects.rows.values())
         unit = _Unit(effects, bool(ops))

@@ -183,3 +183,16 @@ def test_bytes_that_find_no_room_are_asked_for_again_after_a_while(
     monkeypatch.undo()
     assert plane.do(lambda: plane.service.shell.streams.length(attempt)) == 0
     assert plane.do(lambda: plane.service.shell.plane.attempts[attempt].over) is False
+
+
+def test_a_worker_that_comes_during_a_recovery_is_told_to_come_again(
+    plane: Any, new_worker: Callable[..., Any]
+) -> None:
+    shell = plane.service.shell
+    plane.do(lambda: setattr(shell, "_failing", True))
+    with pytest.raises(ConnectionClosed) as error:
+        new_worker("w2", name="beta")
+    assert error.value.rcvd is not None
+    assert "recovering" in error.value.rcvd.reason
+    plane.do(lambda: setattr(shell, "_failing", False))
+    assert new_worker("w2", name="beta").welcome.epoch == plane.endpoint.epoch
