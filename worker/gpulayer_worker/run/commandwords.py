@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 
 from gpulayer.protocol.types import CommandSpec, Outcome, State
 from gpulayer_worker.keeper.client import ExitRecord
-from gpulayer_worker.run.outcome import last_words
+from gpulayer_worker.run.outcome import last_words, signal_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -54,11 +53,7 @@ def _death(record: ExitRecord, ram_bytes: int) -> str:
         held = f", it held {record.peak_rss_bytes / 1e9:.1f} GB" if record.peak_rss_bytes else ""
         return f"out of memory: the machine ended it{held} of the machine's {ram_bytes / 1e9:.1f} GB"
     if record.signal is not None:
-        try:
-            name = signal.Signals(record.signal).name
-        except ValueError:
-            name = "unknown"
-        return f"ended by signal {record.signal} ({name})"
+        return f"ended by {signal_words(record.signal)}"
     return "exit unknown: the keeper had died, and nobody was told how the program ended (keeper-lost)"
 
 

@@ -62,11 +62,16 @@ def _death(record: ExitRecord) -> str:
         peak = f", it held {record.peak_rss_bytes / 1e9:.1f} GB" if record.peak_rss_bytes else ""
         return f"out of memory: the machine ended the kernel{peak}"
     if record.signal is not None:
-        try:
-            name = signal.Signals(record.signal).name
-        except ValueError:
-            name = "unknown"
-        return f"the kernel was ended by signal {record.signal} ({name})"
+        return f"the kernel was ended by {signal_words(record.signal)}"
     if record.code is not None:
         return f"the kernel exited with code {record.code}"
     return "exit unknown: the keeper had died, and the kernel ended without an answer (keeper-lost)"
+
+
+def signal_words(number: int) -> str:
+    """A signal for people: 'signal 9 (SIGKILL)'."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "unknown"
+    return f"signal {number} ({name})"
