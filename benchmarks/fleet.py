@@ -10,18 +10,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 import gpulayer as gl
-from benchmarks.fleetwork.limit import spawn_all
+from benchmarks.fleetwork.limit import measure
 from benchmarks.fleetwork.ours import FleetFailed, Run, fleet
 from benchmarks.report import Report, Row, median
 
 _AGENTS, _SLOTS = 2, 16
+_TRUE = shutil.which("true") or "/bin/true"  # by its whole path: how long PATH is says nothing about any of us
 _ALIVE = 2  # of the limit: as many as there are cores here
 _MANY_AGENTS, _MANY_SLOTS = 30, 4
+_SETTLE_S, _LOOK_S, _BUSY_PERCENT = 15.0, 0.5, 8.0
 _PEER_PYTHON = "GPULAYER_BENCH_RAY"  # an interpreter that has Ray, where this one has not
 
 
@@ -103,12 +108,15 @@ def _two(report: Report, root: Path, repeats: int, only: str | None) -> None:
         with fleet(root / "two", agents=_AGENTS, slots=_SLOTS) as ours:
             if only != "work":
                 samples = Samples()
-                ours.run([gl.Command(argv=["true"])] * 200)  # everything is imported, every file is in the cache
+                ours.run([gl.Command(argv=[_TRUE])] * 200)  # everything is imported, every file is in the cache
                 for n in range(repeats):
-                    samples.limit_s.append(spawn_all(["true"], 2000, root / f"limit{n}", alive=_ALIVE))
-                    samples.ours.append(ours.run([gl.Command(argv=["true"])] * 2000))
+                    settle()
+                    samples.limit_s.append(measure([_TRUE], 2000, root / f"limit{n}", alive=_ALIVE))
+                    settle()
+                    samples.ours.append(ours.run([gl.Command(argv=[_TRUE])] * 2000))
                     if peer is not None:
-                        samples.peer_s.append(peer.run(["true"], 2000, root / f"peer{n}"))
+                        settle()
+                        samples.peer_s.append(peer.run([_TRUE], 2000, root / f"peer{n}"))
                 _report_true(report, samples, peer.version if peer else "")
             if only != "true":
                 for name, count, seconds in (("work_10ms", 500, "0.01"), ("work_600ms", 200, "0.6")):
@@ -151,7 +159,7 @@ def _many(report: Report, root: Path) -> None:
     """Thirty agents: many tiny jobs, then a sweep of uneven lengths."""
     slots = _MANY_AGENTS * _MANY_SLOTS
     with fleet(root / "many", agents=_MANY_AGENTS, slots=_MANY_SLOTS) as ours:
-        tiny = ours.run([gl.Command(argv=["true"])] * 5000)
+        tiny = ours.run([gl.Command(argv=[_TRUE])] * 5000)
         note = f"5,000 `true` on {_MANY_AGENTS} agents with {_MANY_SLOTS} slots each; every record checked, none failed"
         report.add(Row(name="fleet.many_jobs_per_s", value=tiny.jobs / tiny.seconds, unit="jobs/s", note=note))
         source = random.Random(480)
@@ -170,6 +178,13 @@ def _many(report: Report, root: Path) -> None:
         note = f"the same, the longest first, against the best possible: {run.seconds:.1f} of {bound_s:.1f} s"
         ratio = run.seconds / bound_s
         report.add(Row(name="fleet.sweep_longest_first_ratio", value=ratio, unit="ratio", note=note, goal="<= 1.15"))
+
+
+def settle() -> None:
+    """Wait until the machine does little: what one of them leaves to be done is not the next one's to pay."""
+    deadline = time.monotonic() + _SETTLE_S
+    while psutil.cpu_percent(_LOOK_S) > _BUSY_PERCENT and time.monotonic() < deadline:
+        pass
 
 
 def in_order(lengths: Sequence[float], slots: int) -> float:

@@ -1,8 +1,13 @@
-"""The limit: the same programs by bare `posix_spawn`, each with a session and two files of its own."""
+"""The limit: the same programs by bare `posix_spawn`, each with a session and two files of its own.
+
+`python limit.py COUNT ALIVE FOLDER PROGRAM` prints the seconds. A process of its own: in a large one each start is slower.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,3 +35,13 @@ def spawn_all(argv: Sequence[str], count: int, folder: Path, *, alive: int) -> f
     if failed:
         raise RuntimeError(f"{failed} of {count} runs of {argv[0]} failed")
     return time.perf_counter() - began
+
+
+def measure(argv: Sequence[str], count: int, folder: Path, *, alive: int) -> float:
+    """`spawn_all` in a small process."""
+    command = [sys.executable, "-S", __file__, str(count), str(alive), str(folder), *argv]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+if __name__ == "__main__":
+    print(spawn_all(sys.argv[4:], int(sys.argv[1]), Path(sys.argv[3]), alive=int(sys.argv[2])))

@@ -116,9 +116,13 @@ class Fleet:
             time.sleep(_LOOK_S)
 
     def _check(self, names: list[str]) -> None:
-        """Every job's record: it ran once, ended with 0, and its attempt says when, where and at what cost."""
+        """Every job's record: it ran once, ended with 0, and its attempt says when, where and at what cost.
+
+        An attempt that was given back before it started is no run.
+        """
         for name in names:
-            [attempt] = self._ask("GET", f"/v1/jobs/{name}/attempts").json()
+            attempts = self._ask("GET", f"/v1/jobs/{name}/attempts").json()
+            [attempt] = [each for each in attempts if each.get("started_at") is not None]
             outcome = attempt["outcome"]
             whole = outcome["exit_code"] == 0 and outcome["wall_s"] is not None and outcome["cpu_s"] is not None
             if outcome["state"] != "succeeded" or not whole or not attempt["started_at"] <= attempt["ended_at"]:

@@ -301,6 +301,8 @@ def _agent(options: argparse.Namespace) -> int:
         cache_bytes=options.cache_bytes,
     )
 
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease that somebody wants back while `rooms` has it
+
     async def run() -> int:
         agent = Agent(given, endpoint)
         loop = asyncio.get_running_loop()
