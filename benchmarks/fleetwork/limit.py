@@ -1,6 +1,7 @@
 """The limit: the same programs by bare `posix_spawn`, each with a session and two files of its own.
 
-`python limit.py COUNT ALIVE FOLDER PROGRAM` prints the seconds. A process of its own: in a large one each start is slower.
+`python limit.py COUNT ALIVE FOLDER PROGRAM` prints the seconds. A process of its own: in a large one each
+start is slower.
 """
 
 from __future__ import annotations
