@@ -163,16 +163,18 @@ class Client:
         command.spec("")  # says what is wrong before anything is read or sent
         bundle, sent = self._bundle(command), None
         submission = _submission(command, bundle)
-        try:
+
+        def ask() -> JobView:
             with asking():
-                job = self.ask(asks.submit(submission.key, submission.spec))
+                return self.ask(asks.submit(submission.key, submission.spec))
+
+        try:
+            return ask(), bundle, sent
         except RequestRefused as error:
             if error.problem.code != "bundle_unknown" or bundle is None:
                 raise
-            sent = self.sender.send(bundle, self.api.endpoint, tell)
-            with asking():
-                job = self.ask(asks.submit(submission.key, submission.spec))
-        return job, bundle, sent
+        sent = self.sender.send(bundle, self.api.endpoint, tell)
+        return ask(), bundle, sent
 
     def submit_batch(self, commands: Iterable[Command | Mapping[str, Any]]) -> list[Job]:
         """Submit many commands, by one request for every 10,000 of them, or 32 MB; of each all are taken, or none.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from gpulayer.protocol.endpoint import data_folder
 from gpulayer_server.datafolder import DataFolder, DataFolderError, FolderHeld, Listen, read_listen, when_free
+from gpulayer_server.garbage import collect_seldom
 from gpulayer_server.listening import ListenError
 from gpulayer_server.service import Service
 from gpulayer_server.settings import Kept, read_settings
@@ -57,11 +57,6 @@ def _listen(text: str) -> Listen:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _collect_seldom() -> None:
-    """Thousands of jobs come and go, and no cycle is among them: to look for one is a good part of what each costs."""
-    gc.set_threshold(50_000, 50, 100)
-
-
 async def _run(options: argparse.Namespace) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -78,7 +73,7 @@ async def _run(options: argparse.Namespace) -> int:
         raise
     service = Service(folder, port=options.port, listen=options.listen, settings=settings)
     endpoint = await service.start()
-    _collect_seldom()
+    collect_seldom()
     if options.announce:
         with contextlib.suppress(BrokenPipeError):  # whoever waited for it is gone
             print(endpoint.url, flush=True)  # noqa: T201

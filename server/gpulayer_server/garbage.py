@@ -10,6 +10,14 @@ import gc
 _MANY = 2_000  # tasks: of fewer the collector does not take long
 
 
+def collect_seldom() -> None:
+    """Thousands of jobs come and go, and no cycle is among them: to look for one is a good part of what each costs.
+
+    For a process that is the control plane's alone.
+    """
+    gc.set_threshold(50_000, 50, 100)
+
+
 class Garbage:
     """Tells the collector what it need not look at. Used on the loop's thread."""
 

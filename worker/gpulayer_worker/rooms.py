@@ -57,23 +57,22 @@ class Rooms:
         """A command's folder is wanted no more. `pristine`: it wrote no output, and no other files were given to it."""
         folder = os.fspath(self._layout.attempt(attempt))
         if pristine and len(self._spare) < _SPARE and _is_as_given(folder) and _without_output(folder):
-            self._made += 1
-            spare = f"{self._data}/room-{self._made}"
-            try:
-                os.rename(folder, spare)
-            except FileNotFoundError:
-                return
-            self._spare.append(spare)
+            self._spare += self._put_away(folder, "room")
             return
-        self._made += 1
-        waste = f"{self._data}/waste-{self._made}"
-        try:
-            os.rename(folder, waste)
-        except FileNotFoundError:
-            return
-        self._waste.append(waste)
-        if self._sweeping is None:
+        waste = self._put_away(folder, "waste")
+        self._waste += waste
+        if waste and self._sweeping is None:
             self._sweeping = asyncio.ensure_future(self._sweep())
+
+    def _put_away(self, folder: str, kind: str) -> list[str]:
+        """Where a folder is now, under a name that no attempt has; nothing where there was none. Raises OSError."""
+        self._made += 1
+        there = f"{self._data}/{kind}-{self._made}"
+        try:
+            os.rename(folder, there)
+        except FileNotFoundError:
+            return []
+        return [there]
 
     async def close(self) -> None:
         """Wait until what is being removed is gone."""

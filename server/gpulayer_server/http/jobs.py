@@ -15,9 +15,9 @@ from gpulayer_server.http.base import Handler, ProblemError, parse
 from gpulayer_server.http.rest import ask, committed, settle, whole_number
 from gpulayer_server.shell import Shell
 from gpulayer_server.store.logs import log_bytes
-from gpulayer_server.submitting import submit
+from gpulayer_server.submitting import MOST_JOBS, submit
 
-MAX_JOBS = 10_000
+MAX_JOBS = MOST_JOBS
 """Of one request that names or brings many."""
 
 MAX_WAIT_S = 60.0

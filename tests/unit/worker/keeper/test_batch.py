@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,14 @@ import pytest
 from gpulayer_worker.keeper import batch as batch_module
 from gpulayer_worker.keeper import journal as journal_module
 from gpulayer_worker.keeper.containment import Containment
-from gpulayer_worker.keeper.context import Context
-from gpulayer_worker.keeper.eventloop import Loop
-from gpulayer_worker.keeper.groups import Groups
-from gpulayer_worker.keeper.records import Folder
+from tests.support.keptgroups import KeptGroups
 
 
-class Bench:
-    """One keeper's groups, and what they tell."""
+class Bench(KeptGroups):
+    """One keeper's groups that know no cgroups, and what they tell."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.loop = Loop()
-        self.folder = Folder(str(root / "worker"))
-        self.folder.prepare()
-        self.events: list[dict[str, Any]] = []
-        context = Context(loop=self.loop, folder=self.folder, portable=False)
-        self.groups = Groups(context, Containment("marker"), self.events.append)
-        self.loop.after_batch = self.groups.settle
+        super().__init__(root, Containment("marker"))
 
     def job(self, id: str, script: str, **more: Any) -> dict[str, Any]:
         files = {"stdout": str(self.root / f"{id}.out"), "stderr": str(self.root / f"{id}.err")}
@@ -38,20 +28,6 @@ class Bench:
 
     def start(self, *jobs: dict[str, Any]) -> None:
         self.groups.start(list(jobs), {"PATH": "/usr/bin:/bin", "A": "common"})
-
-    def reap(self) -> None:
-        """Wait for every main process to end, and tell the groups."""
-        for pid in list(self.groups._by_pid):
-            self.groups.reaped(*os.wait4(pid, 0))
-
-    def run_until(self, done: Callable[[], bool]) -> None:
-        """Let the loop run until something is so."""
-        for _ in range(1000):
-            if done():
-                return
-            self.loop.call_later(0.01, lambda: None)
-            self.loop.run_once()
-        raise AssertionError(f"it did not come about: {self.events}")
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == kind]

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,17 @@ import pytest
 
 from gpulayer_worker.keeper import groups as groups_module
 from gpulayer_worker.keeper.containment import Containment
-from gpulayer_worker.keeper.context import Context
-from gpulayer_worker.keeper.eventloop import Loop
-from gpulayer_worker.keeper.groups import Groups
-from gpulayer_worker.keeper.records import Folder, read_json
+from gpulayer_worker.keeper.records import read_json
 from gpulayer_worker.keeper.spawning import Program
+from tests.support.keptgroups import KeptGroups
 
 
-class Bench:
-    """Groups in this very process: children are reaped when the test says so."""
+class Bench(KeptGroups):
+    """Groups of a containment, and the answers to requests."""
 
     def __init__(self, root: Path, containment: Containment) -> None:
-        self.loop = Loop()
-        folder = Folder(str(root / "worker"))
-        folder.prepare()
-        self.folder = folder
-        self.root = root
-        self.events: list[dict[str, Any]] = []
+        super().__init__(root, containment)
         self.said: list[str] = []
-        context = Context(loop=self.loop, folder=folder, portable=False)
-        self.groups = Groups(context, containment, self.events.append)
-        self.loop.after_batch = self.groups.settle
 
     def spawn(self, id: str, script: str) -> dict[str, Any]:
         """Start a group and wait for the answer."""
@@ -44,20 +33,6 @@ class Bench:
         self.groups.spawn(id=id, program=program, exit_path=str(self.root / f"{id}.exit"), reply=answers.append)
         self.run_until(lambda: bool(answers))
         return answers[0]
-
-    def reap(self) -> None:
-        """Wait for every main process to end, and tell the groups."""
-        for pid in list(self.groups._by_pid):
-            self.groups.reaped(*os.wait4(pid, 0))
-
-    def run_until(self, done: Callable[[], bool]) -> None:
-        """Let the loop run until something is so."""
-        for _ in range(1000):
-            if done():
-                return
-            self.loop.call_later(0.01, lambda: None)
-            self.loop.run_once()
-        raise AssertionError("it did not come about")
 
 
 @pytest.fixture
