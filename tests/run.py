@@ -52,6 +52,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpul-home-") as home:
         # no test reads or writes the data folder of whoever runs it
         environment["XDG_DATA_HOME"] = home
+        failed = Path(home) / "failed-tests"
+        environment["GPULAYER_TEST_FAILED"] = str(failed)
         for part in options.parts or PARTS:
             began = time.monotonic()
             print(f"\n── {part} " + "─" * (60 - len(part)), flush=True)
@@ -59,12 +61,15 @@ def main() -> int:
             rows.append((part, time.monotonic() - began, all(code in (0, CANNOT) for code in codes)))
             if CANNOT in codes:
                 not_here.append(f"{part}: the combination 'unprivileged' can't be run on this machine, see above")
+        lines = failed.read_text(encoding="utf-8").splitlines() if failed.exists() else []
     print("\npart          seconds")
     for part, seconds, passed in rows:
         print(f"{part:<12} {seconds:>8.1f}  {'passed' if passed else 'FAILED'}")
     for line in not_here:
         print(f"skipped in {line}")
     print(f"{'all':<12} {sum(row[1] for row in rows):>8.1f}", flush=True)
+    for line in lines:
+        print(f"FAILED {line}", flush=True)
     return 0 if all(row[2] for row in rows) else 1
 
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from gpulayer.protocol.types import Device, Inventory, JobSpec, JobView, Outcome, Problem, Struct
+from gpulayer.protocol.types import Device, Inventory, JobSpec, JobView, Outcome, Problem, Sample, Struct
 
 
 class ProtocolError(ValueError):
@@ -127,8 +127,31 @@ class Ahead(Struct, frozen=True, kw_only=True, tag="ahead"):
     count: int
 
 
+class InventoryChanged(Struct, frozen=True, kw_only=True, tag="inventory"):
+    """The machine, or what is known of it, is another now: a probe came through, a device fell sick, was mended."""
+
+    inventory: Inventory
+
+
+class Sampled(Struct, frozen=True, kw_only=True, tag="sampled"):
+    """How the machine fares, once a second; kept in memory only, the newest one counts."""
+
+    sample: Sample
+
+
 WorkerMessage: TypeAlias = (
-    Hello | Output | Started | Finished | NotStarted | Released | SessionEnded | Progress | Heartbeat | Ahead
+    Hello
+    | Output
+    | Started
+    | Finished
+    | NotStarted
+    | Released
+    | SessionEnded
+    | Progress
+    | Heartbeat
+    | Ahead
+    | InventoryChanged
+    | Sampled
 )
 
 # ---------------------------------------------------------------- control plane to worker
@@ -172,6 +195,7 @@ class Assign(Struct, frozen=True, kw_only=True, tag="assign"):
     index: int = 0  # of the task in its job
     in_array: bool = False  # the job has a task for each of its indices
     leased: bool = False  # to be ended by the worker itself when the control plane is out of reach
+    nodes: tuple[str, ...] = ()  # of a job that takes many machines: the workers' names, by index
 
 
 class Ack(Struct, frozen=True, kw_only=True, tag="ack"):

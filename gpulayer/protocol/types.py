@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from enum import Enum
 
-import msgspec
+from gpulayer.protocol.base import Struct as Struct
+from gpulayer.protocol.machines import Device as Device
+from gpulayer.protocol.machines import DeviceSample as DeviceSample
+from gpulayer.protocol.machines import Framework as Framework
+from gpulayer.protocol.machines import Inventory as Inventory
+from gpulayer.protocol.machines import Link as Link
+from gpulayer.protocol.machines import Process as Process
+from gpulayer.protocol.machines import Sample as Sample
+from gpulayer.protocol.requirements import LOCALITIES as LOCALITIES
+from gpulayer.protocol.requirements import Requirements as Requirements
 
 #: Raised when a message changes so that the other side can no longer read it; compared in the first message.
 PROTOCOL_VERSION = 1
 
 #: The bound on the bytes of stream data that one frame carries; larger events travel in parts.
 FRAME_DATA_BYTES = 256 * 1024
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The base of every type that travels."""
 
 
 class State(str, Enum):
@@ -37,50 +42,6 @@ class State(str, Enum):
 
 #: States that no task leaves.
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED})
-
-
-class Device(Struct, frozen=True, kw_only=True):
-    """One accelerator, keyed by its UUID."""
-
-    uuid: str
-    kind: str  # cuda, mps
-    index: int
-    name: str = ""
-    vram_bytes: int | None = None  # None: unknown or unified
-
-
-class Inventory(Struct, frozen=True, kw_only=True):
-    """What a machine is and has, as its agent sees it."""
-
-    host: str
-    os: str  # linux, darwin
-    arch: str
-    cpu_cores: int
-    ram_bytes: int
-    python: str
-    devices: tuple[Device, ...] = ()
-    problems: tuple[str, ...] = ()  # such as 'NVIDIA devices present, NVML failed: ...'
-
-
-class Requirements(Struct, frozen=True, kw_only=True):
-    """What a job needs of a machine.
-
-    `accelerator` None or 'cpu' means that any worker fits; `devices` counts accelerators.
-    """
-
-    accelerator: str | None = None
-    devices: int = 0
-    worker: str | None = None  # a worker's name
-
-    @property
-    def device_kind(self) -> str | None:
-        """The kind of device that must be there, or None where none is needed."""
-        return None if self.accelerator in (None, "cpu") else self.accelerator
-
-    @property
-    def device_count(self) -> int:
-        """How many devices of that kind: at least one where a kind is named."""
-        return max(1, self.devices) if self.device_kind else 0
 
 
 class CellSpec(Struct, frozen=True, kw_only=True):
@@ -122,6 +83,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     array: tuple[tuple[int, int], ...] = ()  # first and last index of ranges, ascending: a task for each index
     notebook: str = ""  # path of the notebook, for finding its jobs again
     cell_id: str = ""
+    wait_for_worker: bool = False  # where no worker could take it, it waits for one instead of being rejected
 
     @property
     def session(self) -> str | None:
@@ -142,8 +104,15 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The indices of its tasks, ascending."""
-        return tuple(n for first, last in self.array for n in range(first, last + 1)) if self.array else (0,)
+        """The indices of its tasks, ascending: of an array's, or of the machines that it takes at once."""
+        if not self.array:
+            return tuple(range(self.requirements.nodes))
+        return tuple(n for first, last in self.array for n in range(first, last + 1))
+
+    @property
+    def gang(self) -> bool:
+        """Whether its tasks are placed all at once, or none."""
+        return self.requirements.nodes > 1
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -172,9 +141,31 @@ class Reason(Struct, frozen=True, kw_only=True):
     """One unmet constraint of one worker: a code for programs, words with numbers for people."""
 
     worker: str
-    code: str  # device_kind, device_count, worker_name, slots, devices_busy, out_of_reach, after, disk
+    code: str  # the constraint: `gpulayer_server.scheduling.match` lists them
     text: str
     temporary: bool = False  # it may go away by itself: the job waits for it
+    wanted: int | float | str | None = None  # what the job asks for: bytes, a count, a version...
+    found: int | float | str | None = None  # what the worker has, in the same unit
+    remedy: str = ""  # the step that would mend it, such as 'install jax[cuda13] on gpu-box-2'
+
+
+class Placement(str, Enum):
+    """What becomes of requirements on the fleet as it is."""
+
+    PLACED = "placed"  # could be placed now
+    WAITING = "waiting"  # some worker could take it, none is free
+    REJECTED = "rejected"  # no worker could
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why requirements fit, or don't, machine by machine: the answer to `gpulayer explain`."""
+
+    placement: Placement
+    eligible: tuple[str, ...] = ()  # names of the workers that could take it, those that could now first
+    reasons: tuple[Reason, ...] = ()  # of all others, and of those that are busy; in the workers' order
+    nearest: str = ""  # the step that would make it fit, such as 'install jax[cuda13] on gpu-box-2'
+    chosen: tuple[str, ...] = ()  # workers that it would go to now, one for each node
+    devices: tuple[Device, ...] = ()  # that it would get on the first of them
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
@@ -235,6 +226,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     worker: str | None = None  # its name
     devices: tuple[Device, ...] = ()
     reasons: tuple[Reason, ...] = ()
+    nearest: str = ""  # the step that would make it fit
     ahead: int = 0  # jobs before it in the queue
     progress: str = ""  # while starting: 'sending 3 of 214 files'
     notes: tuple[str, ...] = ()  # such as 'the session had ended: state is fresh'
@@ -248,6 +240,18 @@ class JobView(Struct, frozen=True, kw_only=True):
     def terminal(self) -> bool:
         """Whether the job will not change any more."""
         return self.state in TERMINAL
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """Who holds a slot, and devices, of a worker."""
+
+    job: str = ""  # its id; '' for a session in which nothing runs
+    session: str = ""  # its name
+    owner: str = ""
+    name: str = ""  # of the job, as lists show it
+    devices: tuple[str, ...] = ()  # UUIDs
+    vram_bytes: int | None = None  # its declared share of one device
+    since: float = 0.0  # Unix time, seconds
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
@@ -264,6 +268,12 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     local: bool = False
     last_seen_at: float = 0.0
     notes: tuple[str, ...] = ()
+    full: str = ""  # why it takes no more work
+    sample: Sample | None = None  # how it fares now; None where that is not known
+    sampled_at: float | None = None
+    ram_declared_bytes: int = 0  # by the jobs on it
+    cpu_declared: float = 0.0
+    holders: tuple[Holder, ...] = ()  # who holds what of it
 
 
 class SessionView(Struct, frozen=True, kw_only=True):
