@@ -8,21 +8,22 @@ from __future__ import annotations
 import difflib
 import re
 
-ACCELERATORS = ("cuda", "mps", "cpu")
+ACCELERATORS = ("cuda", "rocm", "mps", "cpu")
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)[bB]?")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|days?)?")
 _SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "day": 86400, "days": 86400}
-_MEANT = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "apple": "mps"}
+_MEANT = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "apple": "mps", "amd": "rocm", "hip": "rocm"}
 _NAME_LETTERS = 64
 
 
 def parse_size(text: str) -> int:
-    """'200kB', '5 MB' as bytes."""
+    """'200kB', '5 MB', '40GiB' as bytes."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is no size; write it like 500kB or 20MB")
-    return int(float(match.group(1)) * 1000 ** " kmg".index(match.group(2).lower() or " "))
+    unit, binary = (match.group(2) or " ").lower(), match.group(3)
+    return int(float(match.group(1)) * (1024 if binary else 1000) ** " kmgt".index(unit))
 
 
 def parse_duration(text: str) -> float:
@@ -62,7 +63,7 @@ def parse_accelerator(text: str) -> str:
     if text not in ACCELERATORS:
         near = _MEANT.get(text.lower()) or next(iter(difflib.get_close_matches(text.lower(), ACCELERATORS, n=1)), "")
         hint = f"; did you mean {near}?" if near else ""
-        raise ValueError(f"unknown accelerator {text!r}: cuda, mps or cpu{hint}")
+        raise ValueError(f"unknown accelerator {text!r}: cuda, rocm, mps or cpu{hint}")
     return text
 
 

@@ -72,9 +72,11 @@ class RemoteError(GpulayerError):
         self.evalue = evalue
         self.traceback = traceback
         self.shown = False  # where it came, because the cell's output went on after it: it is raised without a word
+        self.hint = ""  # what is known here of its cause, and what to do
 
     def _render_traceback_(self) -> list[str]:
-        return self.traceback or [f"{self.ename}: {self.evalue}"]
+        lines = self.traceback or [f"{self.ename}: {self.evalue}"]
+        return [*lines, f"gpulayer: {self.hint}"] if self.hint else lines
 
 
 def reason_lines(job: JobView) -> list[str]:

@@ -6,6 +6,7 @@ Inputs are entries of the bundle at the path that they get there; the source's i
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -83,15 +84,36 @@ def bundle_of(sender: Sender, source: Source | None, inputs: Sequence[Input]) ->
     """The source folder and the inputs as one bundle; None where nothing travels. Raises `SourceRefused`."""
     base = None
     if source is not None:
+        folder = os.path.expanduser(source.folder)
         base = sender.scan(
-            os.path.expanduser(source.folder),
+            folder,
             include=source.include,
-            exclude=source.exclude,
+            exclude=(*source.exclude, *named_by_itself(folder, inputs, source.limits)),
             limits=source.limits,
             notebooks=True,
         )
-    if not inputs:
-        return base
+    return with_inputs(sender, base, inputs) if inputs else base
+
+
+def named_by_itself(folder: str, inputs: Sequence[Input], limits: Limits) -> tuple[str, ...]:
+    """Globs of what lies in a source folder and travels as an input: the folder's rules and limits are not for it.
+
+    Of what gets another place than it has in the folder, only what the folder could not carry anyway.
+    """
+    root = os.path.realpath(folder)
+    globs: list[str] = []
+    for each in inputs:
+        source = os.path.realpath(os.path.expanduser(each.source))
+        path = os.path.relpath(source, root).replace(os.sep, "/")
+        if path.startswith("../") or path in (".", ".."):
+            continue
+        if path == each.target or (os.path.isfile(source) and os.path.getsize(source) > limits.file_bytes):
+            globs.append("/" + re.sub(r"([\\*?\[])", r"\\\1", path))
+    return tuple(globs)
+
+
+def with_inputs(sender: Sender, base: Bundle | None, inputs: Sequence[Input]) -> Bundle:
+    """A bundle with inputs beside it. Raises `SourceRefused`."""
     try:
         return _with_inputs(base, inputs, sender.cache)
     except SourceError as error:

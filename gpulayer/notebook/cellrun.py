@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from typing import Any
 
@@ -28,9 +29,11 @@ from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Chunk, Refused, ServerToClient, Update
 from gpulayer.protocol.types import CellSpec, JobSpec, JobView, Outcome, Problem, State
 from gpulayer.source import Bundle
+from gpulayer.source.leftout import why_missing
 from gpulayer.words import program_end
 
 _LOOK_S = 0.2  # how often the elapsed time and an interrupt are looked at; messages come at once
+_REMEMBERED = 100  # jobs of which it is known what travelled
 SESSION_IDLE_S = 1800.0  # a session's kernel is kept for so long without a cell, unless a person says otherwise
 
 
@@ -41,6 +44,7 @@ class CellRunner:
         self.connection = connection
         self._source = source
         self._results = Results(connection, source)
+        self._bundles: dict[str, Bundle] = {}  # what travelled with the last jobs
 
     def submit(
         self, shell: Any, line: str, body: str, options: CellOptions, status: StatusLine, stop: Stop
@@ -70,10 +74,16 @@ class CellRunner:
         if problem is not None:
             raise RequestRefused(problem)
         bundle.contents.clear()
+        self._remember(subscription.job, bundle)
         if spec.cell is not None and (options.outputs or options.output_globs):
             self._results.expect(subscription.job, spec.cell, bundle, sent_at_ns)
         reach("client.submitted")
         return subscription
+
+    def _remember(self, job: str, bundle: Bundle) -> None:
+        while len(self._bundles) >= _REMEMBERED:
+            self._bundles.pop(next(iter(self._bundles)))
+        self._bundles[job] = bundle
 
     def _spec(self, shell: Any, line: str, body: str, options: CellOptions, bundle: Bundle, inputs: str) -> JobSpec:
         empty = not bundle.manifest.files
@@ -152,7 +162,17 @@ class CellRunner:
             self.connection.unfollow(subscription)
         if following.view is not None and self._results.wanted(following.view):
             self._results.take(shell, following.view, status, stop, told=not cancels)
+        self._explain(replay, subscription.job)
         return judge(following.view, replay)
+
+    def _explain(self, replay: Replay, job: str) -> None:
+        """Say of an error what is known here of its cause: a file that did not travel."""
+        error, bundle = replay.error, self._bundles.get(job)
+        if error is None or bundle is None:
+            return
+        error.hint = why_missing(bundle, f"{error.ename}: {error.evalue}")
+        if error.hint and error.shown:  # it is raised without a word
+            sys.stderr.write(f"gpulayer: {error.hint}\n")
 
 
 class _Following:

@@ -221,11 +221,18 @@ def _within_limits(walk: Walk, limits: Limits) -> list[Found]:
     if walk.secrets:
         raise _secret_error(walk.secrets)
     if large:
-        raise SourceTooLarge(
-            f"{_largest(large)}: larger than {_human(limits.file_bytes)}, the limit for one file; leave data out with "
-            f"--exclude {shown(max(large, key=_size).path)}, or allow it with --max-file"
-        )
+        raise _large_error(large, limits)
     return found
+
+
+def _large_error(large: list[Found], limits: Limits) -> SourceTooLarge:
+    largest = max(large, key=_size)
+    it = "it" if len(large) == 1 else "them"
+    return SourceTooLarge(
+        f"{_largest(large)}: larger than {_human(limits.file_bytes)}, the limit for one file; leave {it} out with "
+        f"--exclude {shown(largest.path)}, allow {it} with --max-file {_rounded_up(_size(largest))}, or name what the "
+        f"job needs with --input {shown(largest.path)}"
+    )
 
 
 def _bundle_error(found: list[Found], limits: Limits) -> SourceTooLarge:
@@ -269,6 +276,12 @@ def _human(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
+
+
+def _rounded_up(size: int) -> str:
+    """A size as an option takes it, no smaller: '52MB'."""
+    unit, factor = ("MB", 10**6) if size >= 10**6 else ("kB", 10**3)
+    return f"{-(-size // factor)}{unit}"
 
 
 def _globs(name: str, globs: Iterable[str]) -> tuple[str, ...]:

@@ -116,6 +116,11 @@ export function size(count: number): string {
   return `${count.toFixed(1)} TB`;
 }
 
+/** '97%' of a share from 0 to 1. */
+export function percent(share: number): string {
+  return `${Math.round(Math.min(1, Math.max(0, share)) * 100)}%`;
+}
+
 /** '1st', '2nd', '11th'. */
 export function ordinal(place: number): string {
   if ([11, 12, 13].includes(place % 100)) {

@@ -7,7 +7,9 @@ export const GPUS: IDevice[] = [1, 2].map(index => ({
   kind: 'cuda',
   index,
   name: 'RTX 4090',
-  vram_bytes: 24e9
+  vram_bytes: 24e9,
+  unified: false,
+  sick: ''
 }));
 
 /** A job as `tests/unit/notebook/test_words.py` makes it. */

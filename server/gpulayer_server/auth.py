@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from gpulayer.protocol.types import Problem
+from gpulayer_server.core.state import Limits
 
 ADMIN = "admin"
 """The role of the token in `endpoint.json`."""
@@ -53,6 +54,8 @@ class Token:
     worker_id: str | None = None  # join: who used it last; worker: whose credential it is
     issued_by: str | None = None  # the join token that a credential was given for
     revoked_at: float | None = None
+    max_running: int | None = None  # tasks that run at once of whoever it names; None: as many as there is room for
+    max_devices: int | None = None  # likewise, accelerators that they hold at once
 
     def state(self, now: float) -> State:
         """What it is good for now."""
@@ -73,6 +76,23 @@ class Token:
         if state not in ("revoked", "expired"):
             return None
         return ended(self, state)
+
+
+def limits_of(tokens: Iterable[Token]) -> dict[str, Limits]:
+    """How much of the fleet each person may hold at once, by names; who has no limit is left out.
+
+    The newest token of a name says so, also once it has ended: what its owner submitted goes on.
+    """
+    newest: dict[str, Token] = {}
+    for token in tokens:
+        before = newest.get(token.name)
+        if token.role in (ADMIN, SUBMITTER) and (before is None or token.created_at >= before.created_at):
+            newest[token.name] = token
+    return {
+        name: Limits(max_running=token.max_running, max_devices=token.max_devices)
+        for name, token in newest.items()
+        if token.max_running is not None or token.max_devices is not None
+    }
 
 
 def ended(token: Token, state: State) -> Problem:

@@ -19,9 +19,9 @@ from gpulayer.protocol.types import JobSpec, JobView, Problem, State
 from gpulayer.source.blobs import Blobs
 from gpulayer.source.partial import Partials
 from gpulayer_server.clock import Clock
-from gpulayer_server.core.events import Effects, Event, Tick, WorkerConnected, WorkerGone
+from gpulayer_server.core.events import Effects, Event, LimitsSet, Tick, WorkerConnected, WorkerGone
 from gpulayer_server.core.plane import Plane
-from gpulayer_server.core.state import JobKey, Settings
+from gpulayer_server.core.state import JobKey, Limits, Settings
 from gpulayer_server.datafolder import DataFolder
 from gpulayer_server.garbage import Garbage
 from gpulayer_server.history import History
@@ -88,6 +88,7 @@ class Shell(Reading):
         self._decided: list[list[Op]] = []  # units that the committer has not been given yet
         self._committing = 0
         self._failing = False
+        self._limits: dict[str, Limits] = {}
         self._loop = asyncio.get_running_loop()
         self._committer = Committer(self.store, self._committed_on_thread)
         self._ticker = self._loop.create_task(self._tick())
@@ -112,6 +113,11 @@ class Shell(Reading):
         self._outbox.append(unit)
         if ops:
             self._decide(ops)
+
+    def limit(self, limits: dict[str, Limits]) -> None:
+        """From now on owners may hold so much of the fleet at once; who has no limit is not there."""
+        self._limits = limits
+        self.handle(LimitsSet(limits=limits))
 
     def _decide(self, ops: list[Op]) -> None:
         self._committing += 1
@@ -302,6 +308,7 @@ class Shell(Reading):
             self.plane.local_expected_until = expected_until
             self._committer.reset()
             self._failing = False
+            self.handle(LimitsSet(limits=self._limits))
 
     def _load(self, *, names: int) -> Plane:
         plane = Plane(epoch=self.epoch, now=self.clock.now(), snapshot=self.store.load(), settings=self.settings)

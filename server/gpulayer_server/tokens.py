@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from gpulayer.protocol.types import JobView, Problem
-from gpulayer_server.auth import WORKER, State, Token, ended, long_ended, sha256
+from gpulayer_server.auth import WORKER, State, Token, ended, limits_of, long_ended, sha256
+from gpulayer_server.core.state import Limits
 from gpulayer_server.store.rows import Op, put_token
 
 
@@ -45,15 +46,25 @@ class Tokens:
     once, the second finds it used.
     """
 
-    def __init__(self, writer: Writer, tokens: Iterable[Token], clock: Callable[[], float]):
+    def __init__(
+        self,
+        writer: Writer,
+        tokens: Iterable[Token],
+        clock: Callable[[], float],
+        limited: Callable[[dict[str, Limits]], None] = lambda limits: None,
+    ):
+        """`limited` is told of everybody's limits, now and whenever they change."""
         self._writer = writer
         self._clock = clock
+        self._limited = limited
+        self._limits: dict[str, Limits] = {}
         self._by_id: dict[str, Token] = {}
         self._by_hash: dict[bytes, str] = {}
         self._turn = asyncio.Lock()
         self._connections: dict[str, set[Connection]] = {}  # by the ids of the tokens
         for token in tokens:
             self._keep(token)
+        self._look_at_limits()
 
     # ---------------------------------------------------------------- looking
 
@@ -76,10 +87,13 @@ class Tokens:
 
     # ---------------------------------------------------------------- making and revoking
 
-    async def make(self, *, role: str, name: str, expires_s: float | None, single_use: bool) -> tuple[Token, str]:
+    async def make(
+        self, *, role: str, name: str, expires_s: float | None, single_use: bool, limits: Limits | None = None
+    ) -> tuple[Token, str]:
         """A new token, and its text: the only time that anybody sees it.
 
-        Its name is that of no other token that lives: 409 else. Raises `AuthError`.
+        Its name is that of no other token that lives: 409 else. `limits` are of whoever it names, from now on: those
+        of an earlier token of this name end. Raises `AuthError`.
         """
         async with self._turn:
             now = self._clock()
@@ -88,9 +102,13 @@ class Tokens:
                 raise AuthError(_conflict("name_taken", f"a token named {name} is there already", detail))
             expires_at = now + expires_s if expires_s is not None else None
             token, text = self._new(role, name, now, expires_at=expires_at, single_use=single_use)
+            if limits is not None:
+                token = replace(token, max_running=limits.max_running, max_devices=limits.max_devices)
             old = [each.id for each in self._by_id.values() if long_ended(each, now)]
             ops: list[Op] = [("drop_token", (each,)) for each in old]
-            await self._commit([*ops, put_token(token)], lambda: (self._drop(old), self._keep(token)))
+            await self._commit(
+                [*ops, put_token(token)], lambda: (self._drop(old), self._keep(token), self._look_at_limits())
+            )
         return token, text
 
     async def revoke(self, name: str, *, workers: bool = False) -> bool:
@@ -248,6 +266,13 @@ class Tokens:
             token = self._by_id.pop(name, None)
             if token is not None:
                 del self._by_hash[token.sha256]
+
+    def _look_at_limits(self) -> None:
+        """Tell of everybody's limits if they are others now."""
+        limits = limits_of(self._by_id.values())
+        if limits != self._limits:
+            self._limits = limits
+            self._limited(limits)
 
     def _revoked(self, names: Iterable[str], now: float) -> None:
         for name in names:

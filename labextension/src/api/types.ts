@@ -29,6 +29,37 @@ export interface IDevice {
   index: number;
   name: string;
   vram_bytes: number | null;
+  unified: boolean; // its memory is the machine's
+  sick: string; // why it takes no work
+}
+
+/** A library, and on what it was seen to compute. */
+export interface IFramework {
+  name: string;
+  version: string; // '' where it is not installed
+  works: string[]; // kinds of devices, cpu among them
+  problems: Record<string, string>; // by kind; '' in general
+}
+
+/** A device at one moment. */
+export interface IDeviceSample {
+  uuid: string;
+  used_bytes: number | null;
+  free_bytes: number | null;
+  utilisation: number | null; // 0 to 1
+  temperature_c: number | null;
+  foreign: { pid: number; name?: string; user?: string; bytes?: number | null }[];
+}
+
+/** A machine at one moment. */
+export interface ISample {
+  cpu: number | null; // 0 to 1
+  ram_used_bytes: number | null;
+  ram_free_bytes: number | null;
+  disk_free_bytes: number | null;
+  received_bps: number | null; // bytes per second
+  sent_bps: number | null;
+  devices: IDeviceSample[];
 }
 
 /** What a machine is and has. */
@@ -41,6 +72,10 @@ export interface IInventory {
   python: string;
   devices: IDevice[];
   problems: string[];
+  frameworks: IFramework[];
+  probing: string[]; // frameworks of which it is not known yet
+  region: string;
+  zone: string;
 }
 
 /** How an attempt ended. */
@@ -60,6 +95,7 @@ export interface IReason {
   code: string;
   text: string;
   temporary: boolean;
+  remedy: string; // the step that would mend it
 }
 
 /** What a job asks of a machine. */
@@ -88,6 +124,7 @@ export interface IJob {
   worker: string | null;
   devices: IDevice[];
   reasons: IReason[];
+  nearest: string; // the step that would make it fit
   ahead: number;
   progress: string;
   notes: string[];
@@ -110,6 +147,8 @@ export interface IWorker {
   local: boolean;
   last_seen_at: number;
   notes: string[];
+  sample: ISample | null;
+  sampled_at: number | null;
 }
 
 /** A kernel that is kept between cells. */
@@ -158,6 +197,9 @@ export interface IJobEvent {
 type Wire<T, Required extends keyof T> = Partial<T> & Pick<T, Required>;
 
 export type WireDevice = Wire<IDevice, 'uuid' | 'kind' | 'index'>;
+export type WireSample = Omit<Partial<ISample>, 'devices'> & {
+  devices?: Wire<IDeviceSample, 'uuid'>[];
+};
 export type WireJob = Omit<
   Wire<IJob, 'id' | 'state'>,
   'devices' | 'reasons' | 'outcome' | 'requirements'
@@ -167,15 +209,40 @@ export type WireJob = Omit<
   outcome?: Wire<IOutcome, 'state'> | null;
   requirements?: Partial<IRequirements>;
 };
-export type WireWorker = Omit<Wire<IWorker, 'id' | 'name'>, 'inventory'> & {
-  inventory?: Omit<Partial<IInventory>, 'devices'> & { devices?: WireDevice[] };
+export type WireWorker = Omit<Wire<IWorker, 'id' | 'name'>, 'inventory' | 'sample'> & {
+  inventory?: Omit<Partial<IInventory>, 'devices' | 'frameworks'> & {
+    devices?: WireDevice[];
+    frameworks?: Wire<IFramework, 'name'>[];
+  };
+  sample?: WireSample | null;
 };
 export type WireSession = Omit<Wire<ISession, 'id' | 'name' | 'worker'>, 'devices'> & {
   devices?: WireDevice[];
 };
 
 function toDevice(wire: WireDevice): IDevice {
-  return { name: '', vram_bytes: null, ...wire };
+  return { name: '', vram_bytes: null, unified: false, sick: '', ...wire };
+}
+
+/** A sample with every field. */
+export function toSample(wire: WireSample): ISample {
+  return {
+    cpu: null,
+    ram_used_bytes: null,
+    ram_free_bytes: null,
+    disk_free_bytes: null,
+    received_bps: null,
+    sent_bps: null,
+    ...wire,
+    devices: (wire.devices ?? []).map(device => ({
+      used_bytes: null,
+      free_bytes: null,
+      utilisation: null,
+      temperature_c: null,
+      foreign: [],
+      ...device
+    }))
+  };
 }
 
 function toOutcome(wire: Wire<IOutcome, 'state'>): IOutcome {
@@ -205,6 +272,7 @@ export function toJob(wire: WireJob): IJob {
     attempt: null,
     attempts: 0,
     worker: null,
+    nearest: '',
     ahead: 0,
     progress: '',
     notes: [],
@@ -214,7 +282,7 @@ export function toJob(wire: WireJob): IJob {
     ...wire,
     requirements: { accelerator: null, devices: 0, worker: null, ...wire.requirements },
     devices: (wire.devices ?? []).map(toDevice),
-    reasons: (wire.reasons ?? []).map(reason => ({ temporary: false, ...reason })),
+    reasons: (wire.reasons ?? []).map(reason => ({ temporary: false, remedy: '', ...reason })),
     outcome: wire.outcome ? toOutcome(wire.outcome) : null
   };
 }
@@ -230,7 +298,9 @@ export function toWorker(wire: WireWorker): IWorker {
     local: false,
     last_seen_at: 0,
     notes: [],
+    sampled_at: null,
     ...wire,
+    sample: wire.sample ? toSample(wire.sample) : null,
     inventory: {
       host: '',
       os: '',
@@ -239,8 +309,17 @@ export function toWorker(wire: WireWorker): IWorker {
       ram_bytes: 0,
       python: '',
       problems: [],
+      probing: [],
+      region: '',
+      zone: '',
       ...wire.inventory,
-      devices: (wire.inventory?.devices ?? []).map(toDevice)
+      devices: (wire.inventory?.devices ?? []).map(toDevice),
+      frameworks: (wire.inventory?.frameworks ?? []).map(framework => ({
+        version: '',
+        works: [],
+        problems: {},
+        ...framework
+      }))
     }
   };
 }

@@ -6,8 +6,16 @@ import { Signal } from '@lumino/signaling';
 import { backoffMs } from './backoff';
 import type { ISocket } from './socket';
 import { abandon } from './socket';
-import type { IJob, ISession, IWorker, WireJob, WireSession, WireWorker } from './types';
-import { isTerminal, toJob, toSession, toWorker } from './types';
+import type {
+  IJob,
+  ISession,
+  IWorker,
+  WireJob,
+  WireSample,
+  WireSession,
+  WireWorker
+} from './types';
+import { isTerminal, toJob, toSample, toSession, toWorker } from './types';
 
 /** All that is known of the machines, jobs and sessions. Replaced whole, never changed in place. */
 export interface IFleet {
@@ -32,6 +40,8 @@ interface IFleetMessage {
   version?: string;
   now: number;
   workers?: WireWorker[];
+  /** How machines fare now, by their ids. */
+  samples?: Record<string, WireSample>;
   jobs?: WireJob[];
   sessions?: WireSession[];
   workers_gone?: string[];
@@ -184,7 +194,11 @@ export class Watch implements IDisposable {
     const base = message.type === 'fleet' ? EMPTY : this._fleet;
     this._fleet = {
       version: message.version ?? base.version,
-      workers: merged(base.workers, message.workers?.map(toWorker), message.workers_gone),
+      workers: sampled(
+        merged(base.workers, message.workers?.map(toWorker), message.workers_gone),
+        message.samples,
+        message.now
+      ),
       sessions: merged(base.sessions, message.sessions?.map(toSession), message.sessions_gone),
       jobs: newest(merged(base.jobs, message.jobs?.map(toJob)))
     };
@@ -206,6 +220,20 @@ function merged<T extends { id: string }>(
   changed.forEach(item => byId.set(item.id, item));
   gone.forEach(id => byId.delete(id));
   return [...byId.values()];
+}
+
+/** The machines, those that were sampled with what that showed. */
+function sampled(
+  workers: readonly IWorker[],
+  samples: Record<string, WireSample> | undefined,
+  at: number
+): readonly IWorker[] {
+  return samples
+    ? workers.map(worker => {
+        const sample = samples[worker.id];
+        return sample ? { ...worker, sample: toSample(sample), sampled_at: at } : worker;
+      })
+    : workers;
 }
 
 /** Newest first; of those that ended only the newest. */

@@ -127,7 +127,7 @@ function Job(props: IJobsProps & { job: IJob }): JSX.Element {
           {failure(job)}
         </p>
       )}
-      {waits && why && <Why reasons={job.reasons} trans={trans} />}
+      {waits && why && <Why reasons={job.reasons} nearest={job.nearest} trans={trans} />}
     </li>
   );
 }
@@ -181,10 +181,15 @@ function JobTime(props: { job: IJob; now: number }): JSX.Element {
 }
 
 /** Per machine, what keeps the job from it: the nearest miss first. */
-export function Why(props: { reasons: readonly IReason[]; trans: TranslationBundle }): JSX.Element {
-  const { trans } = props;
+export function Why(props: {
+  reasons: readonly IReason[];
+  nearest: string;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { nearest, trans } = props;
   return (
     <table className="gpulayer-Why">
+      {nearest && <caption>{trans.__('What would help: %1', nearest)}</caption>}
       <thead>
         <tr>
           <th scope="col">{trans.__('machine')}</th>

@@ -1,11 +1,13 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import type { IDevice, IJob, IWorker } from '../api/types';
+import type { IJob, IWorker } from '../api/types';
 import { isTerminal } from '../api/types';
-import { deviceName, size } from '../words';
+import { size } from '../words';
 import type { IPartProps } from './common';
 import { Action, Name, Section, When } from './common';
+import { Device } from './device';
+import { Frameworks, Host } from './host';
 
 interface IMachinesProps extends IPartProps {
   workers: readonly IWorker[];
@@ -104,7 +106,8 @@ function MachineDetails(props: {
     inventory.cpu_cores ? trans._n('%1 core', '%1 cores', inventory.cpu_cores) : '',
     inventory.ram_bytes ? trans.__('%1 memory', size(inventory.ram_bytes)) : '',
     inventory.os && `${inventory.os} ${inventory.arch}`.trim(),
-    inventory.python && `Python ${inventory.python}`
+    inventory.python && `Python ${inventory.python}`,
+    inventory.zone || inventory.region
   ].filter(Boolean);
   return (
     <div className="gpulayer-Machine-details" id={props.id}>
@@ -114,35 +117,11 @@ function MachineDetails(props: {
       {inventory.devices.length === 0 && (
         <div className="gpulayer-Muted">{trans.__('no accelerator')}</div>
       )}
+      <Frameworks inventory={inventory} trans={trans} />
+      {worker.connected && worker.sample && (
+        <Host sample={worker.sample} inventory={inventory} trans={trans} />
+      )}
       <div className="gpulayer-Muted">{facts.join(' · ')}</div>
     </div>
   );
-}
-
-function Device(props: {
-  device: IDevice;
-  worker: IWorker;
-  jobs: readonly IJob[];
-  trans: TranslationBundle;
-}): JSX.Element {
-  const { device, worker, jobs, trans } = props;
-  const free = worker.devices_free.includes(device.uuid);
-  const holder = jobs.find(job => job.devices.some(held => held.uuid === device.uuid));
-  const memory = device.vram_bytes === null ? '' : size(device.vram_bytes);
-  return (
-    <div className="gpulayer-Device" data-device={device.uuid} data-free={free}>
-      <Name text={brief(deviceName(device))} title={deviceName(device)} />
-      <span className="gpulayer-Figures">
-        {memory}
-        {memory && worker.connected && ' · '}
-        {worker.connected &&
-          (free ? trans.__('free') : holder ? holder.name || holder.id : trans.__('in use'))}
-      </span>
-    </div>
-  );
-}
-
-/** Without the maker's name: there is little room. */
-function brief(name: string): string {
-  return name.replace(/ NVIDIA (GeForce )?/, ' ');
 }

@@ -34,7 +34,7 @@ const LAPTOP = toWorker({
   slots: 4,
   slots_free: 3
 });
-const BOX = toWorker({
+const WIRE_BOX = {
   id: 'w2',
   name: 'box',
   connected: true,
@@ -42,7 +42,8 @@ const BOX = toWorker({
   slots_free: 1,
   devices_free: ['u2'],
   inventory: { devices: GPUS, problems: ['NVML failed'] }
-});
+};
+const BOX = toWorker(WIRE_BOX);
 
 const actions = () => ({
   addMachine: vi.fn(),
@@ -82,6 +83,69 @@ describe('machines', () => {
     expect(words('[data-device="u2"]')).toContain('free');
     expect(words('[data-worker="box"]')).toContain('NVML failed');
     expect(words('[data-worker="laptop"]')).toContain('(this machine)');
+  });
+
+  it('show how a device fares: its use, memory, warmth, and who else is on it', () => {
+    const sample = {
+      devices: [
+        {
+          uuid: 'u1',
+          used_bytes: 18.2e9,
+          utilisation: 0.97,
+          temperature_c: 71.4,
+          foreign: [{ pid: 4121, name: 'python', user: 'alice', bytes: 6.2e9 }]
+        }
+      ]
+    };
+    draw({
+      fleet: {
+        workers: [toWorker({ ...WIRE_BOX, devices_free: ['u1', 'u2'], sample, sampled_at: 1 })]
+      }
+    });
+    const device = words('[data-device="u1"]');
+    expect(device).toContain('97%');
+    expect(device).toContain('18.2/24.0 GB · 71°C · free');
+    expect(device).toContain('not of GPUlayer: python, pid 4121 by alice: 6.2 GB');
+    expect(words('[data-device="u2"]')).not.toContain('%');
+  });
+
+  it('a sick device says what ails it', () => {
+    const devices = [{ ...GPUS[0]!, sick: 'Xid 79: fallen off the bus' }, GPUS[1]!];
+    const inventory = { ...WIRE_BOX.inventory, devices };
+    draw({ fleet: { workers: [toWorker({ ...WIRE_BOX, inventory })] } });
+    expect(words('[data-device="u1"]')).toContain('sick');
+    expect(words('[data-device="u1"]')).toContain('Xid 79: fallen off the bus');
+    expect(words('[data-device="u2"]')).toContain('free');
+  });
+
+  it('show what works there, and what does not and why', () => {
+    const inventory = {
+      ...WIRE_BOX.inventory,
+      frameworks: [
+        { name: 'torch', version: '2.9.1+cu130', works: ['cpu', 'cuda'] },
+        { name: 'jax', version: '0.7', problems: { '': 'it crashed' } }
+      ],
+      probing: ['mlx']
+    };
+    draw({ fleet: { workers: [toWorker({ ...WIRE_BOX, inventory })] } });
+    expect(words('[data-framework="torch"]')).toBe('torch 2.9.1 cuda ✓');
+    expect(words('[data-framework="jax"]')).toBe('jax 0.7 ✗');
+    expect(find('[data-framework="jax"]')?.getAttribute('title')).toBe('it crashed');
+    expect(words('.gpulayer-Frameworks')).toContain('mlx …');
+  });
+
+  it('show how the machine itself fares', () => {
+    const sample = {
+      cpu: 0.4,
+      ram_used_bytes: 8e9,
+      disk_free_bytes: 120e9,
+      received_bps: 2e6,
+      sent_bps: 1e3
+    };
+    draw({ fleet: { workers: [toWorker({ ...WIRE_BOX, sample })] } });
+    expect(words('.gpulayer-Host')).toContain('CPU 40%');
+    expect(words('.gpulayer-Host')).toContain('disk 120.0 GB free');
+    expect(words('.gpulayer-Host')).toContain('↓ 2.0 MB/s ↑ 1 kB/s');
   });
 
   it('fold and unfold', () => {

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from gpulayer.protocol.messages import Hello, ServerMessage, WorkerMessage
 from gpulayer.protocol.types import JobSpec, JobView, Problem, State
-from gpulayer_server.core.state import Attempt, Job, JobEnd, Session, Task, Worker
+from gpulayer_server.core.state import Attempt, Job, JobEnd, Limits, Session, Task, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +101,13 @@ class ShutdownWanted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LimitsSet:
+    """How much of the fleet each owner's jobs may hold at once, from now on; who has no limit is not there."""
+
+    limits: dict[str, Limits]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tick:
     """Time passes."""
 
@@ -115,6 +122,7 @@ Event: TypeAlias = (
     | ReleaseWanted
     | LocalWorkerExpected
     | ShutdownWanted
+    | LimitsSet
     | Tick
 )
 

@@ -260,6 +260,14 @@ class Worker:
         return [device for device in self.inventory.devices if device.uuid not in taken]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much of the fleet one owner's jobs may hold at once; None: as much as there is."""
+
+    max_running: int | None = None  # tasks
+    max_devices: int | None = None
+
+
 @dataclass(kw_only=True)
 class Snapshot:
     """What a plane is rebuilt from: everything live, as the store's rows have it."""

@@ -20,7 +20,7 @@ def routes() -> list[tuple[str, type[web.RequestHandler]]]:
 
 def make_app(shell: Shell, token: str, owner: str) -> web.Application:
     """The tornado application; every route needs a token, and `token` is good for all of them."""
-    access = Access(token, Tokens(shell, shell.store.tokens(), shell.clock.now))
+    access = Access(token, Tokens(shell, shell.store.tokens(), shell.clock.now, shell.limit))
     given: dict[str, Any] = {"shell": shell, "access": access, "owner": owner}
     return web.Application(
         [(path, handler, given) for path, handler in routes()],

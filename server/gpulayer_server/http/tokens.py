@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.types import Problem, Struct
 from gpulayer_server.auth import ADMIN, JOIN, SUBMITTER, State, Token
+from gpulayer_server.core.state import Limits
 from gpulayer_server.http.base import Handler, ProblemError, parse
 from gpulayer_server.shell import log
 from gpulayer_server.tokens import AuthError, Tokens
@@ -28,6 +29,8 @@ class TokenBody(Struct, frozen=True, kw_only=True):
     name: Name = ""  # of the role submitter: whose the jobs are
     expires_s: Annotated[float, Meta(gt=0, le=_YEARS_S)] | UnsetType | None = UNSET  # None: never
     single_use: bool | UnsetType = UNSET  # of the role join only
+    max_running: Annotated[int, Meta(ge=1)] | None = None  # tasks of whoever it names, at once; None: no limit
+    max_devices: Annotated[int, Meta(ge=0)] | None = None  # accelerators that these hold at once
 
 
 class NewToken(Struct, frozen=True, kw_only=True):
@@ -39,6 +42,8 @@ class NewToken(Struct, frozen=True, kw_only=True):
     token: str
     expires_at: float | None  # Unix time, seconds
     single_use: bool
+    max_running: int | None = None
+    max_devices: int | None = None
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
@@ -56,6 +61,8 @@ class TokenView(Struct, frozen=True, kw_only=True):
     worker_id: str | None
     issued_by: str | None  # of a worker's credential: the id of the join token that it was given for
     revoked_at: float | None
+    max_running: int | None = None  # tasks of whoever it names, at once
+    max_devices: int | None = None  # accelerators that these hold at once
 
 
 class JoinBody(Struct, frozen=True, kw_only=True):
@@ -97,7 +104,11 @@ class TokensHandler(_TokensHandler):
         self._check(body, single_use)
         try:
             token, text = await self.tokens.make(
-                role=body.role, name=body.name, expires_s=expires_s, single_use=single_use
+                role=body.role,
+                name=body.name,
+                expires_s=expires_s,
+                single_use=single_use,
+                limits=Limits(max_running=body.max_running, max_devices=body.max_devices),
             )
         except AuthError as error:
             raise ProblemError(error.problem) from error
@@ -109,6 +120,8 @@ class TokensHandler(_TokensHandler):
             token=text,
             expires_at=token.expires_at,
             single_use=token.single_use,
+            max_running=token.max_running,
+            max_devices=token.max_devices,
         )
         self.set_header("Cache-Control", "no-store")
         self.answer(made, 201)
@@ -116,6 +129,10 @@ class TokensHandler(_TokensHandler):
     def _check(self, body: TokenBody, single_use: bool) -> None:
         if single_use and body.role != JOIN:
             title = f"a token of the role {body.role} can't be for a single use: only one of the role join is"
+            raise ProblemError(Problem(status=400, code="bad_request", title=title))
+        limited = body.max_running is not None or body.max_devices is not None
+        if limited and (body.role not in (ADMIN, SUBMITTER) or not body.name):
+            title = "max_running and max_devices limit whoever submits: a token of the role submitter, with a name"
             raise ProblemError(Problem(status=400, code="bad_request", title=title))
         if body.name == self.user and body.role in (ADMIN, SUBMITTER):
             title = f"{body.name} is the name of this control plane's own user, whose jobs are not another's"
@@ -184,4 +201,6 @@ def _view(token: Token, state: State, names: dict[str, str]) -> TokenView:
         worker_id=token.worker_id,
         issued_by=token.issued_by,
         revoked_at=token.revoked_at,
+        max_running=token.max_running,
+        max_devices=token.max_devices,
     )

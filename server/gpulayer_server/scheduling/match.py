@@ -4,47 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
 
-from gpulayer.protocol.types import Device, Inventory, Reason, Requirements
-
-
-class Candidate(Protocol):
-    """A worker as the matcher sees it."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def inventory(self) -> Inventory: ...
-
-    @property
-    def slots(self) -> int: ...
-
-    @property
-    def slots_free(self) -> int: ...
-
-    @property
-    def room_ahead(self) -> int:
-        """How many more commands without devices may wait there for a slot."""
-        ...
-
-    @property
-    def devices_free(self) -> Sequence[Device]: ...
-
-    @property
-    def reachable(self) -> bool: ...
-
-    @property
-    def full(self) -> str:
-        """Why it takes no more work; '' where it does."""
-        ...
-
-
-Each = TypeVar("Each", bound=Candidate)
+from gpulayer.protocol.types import Device, Reason, Requirements
+from gpulayer_server.scheduling.candidate import Candidate as Candidate
+from gpulayer_server.scheduling.candidate import Each as Each
 
 
 def unmet(requirements: Requirements, worker: Candidate) -> list[Reason]:

@@ -175,7 +175,8 @@ def worker(row: tuple[Any, ...]) -> Worker:
 
 def token(row: tuple[Any, ...]) -> Token:
     """A token, of which only the hash is here."""
-    id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at = row
+    id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, *rest = row
+    revoked_at, max_running, max_devices = rest
     return Token(
         id=id,
         name=name,
@@ -189,10 +190,13 @@ def token(row: tuple[Any, ...]) -> Token:
         worker_id=worker_id,
         issued_by=issued_by,
         revoked_at=revoked_at,
+        max_running=max_running,
+        max_devices=max_devices,
     )
 
 
 def put_token(token: Token) -> Op:
     """The statement that adds a token."""
     head = (token.id, token.name, token.role, token.sha256, token.created_at, token.expires_at, token.single_use)
-    return "put_token", (*head, token.used_at, token.used_by, token.worker_id, token.issued_by, token.revoked_at)
+    use = (token.used_at, token.used_by, token.worker_id, token.issued_by, token.revoked_at)
+    return "put_token", (*head, *use, token.max_running, token.max_devices)

@@ -151,8 +151,9 @@ DELETE FROM jobs WHERE n = ?
 
 -- name: put_token
 INSERT INTO tokens
-    (id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at,
+     max_running, max_devices)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: use_token
 UPDATE tokens SET used_at = ?, used_by = ?, worker_id = ? WHERE id = ?
@@ -164,5 +165,6 @@ UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL
 DELETE FROM tokens WHERE id = ?
 
 -- name: tokens
-SELECT id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at
+SELECT id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at,
+    max_running, max_devices
 FROM tokens ORDER BY created_at, id

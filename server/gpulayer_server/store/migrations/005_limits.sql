@@ -1,0 +1,3 @@
+-- how much of the fleet the jobs of a token's name may hold at once; NULL: as much as there is
+ALTER TABLE tokens ADD COLUMN max_running INTEGER;
+ALTER TABLE tokens ADD COLUMN max_devices INTEGER;
