@@ -2,10 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 OLD := .venv-ipykernel6
+FRAMEWORKS := .venv-frameworks
 BIN := $(VENV)/bin
 NPM := labextension/node_modules/.package-lock.json
 PANEL := jupyter_ext/gpulayer_jupyter/labextension/static/third-party-licenses.json
 PANEL_SOURCE := $(shell find labextension/src labextension/style -type f) labextension/package.json labextension/tsconfig.json
+
+# interpreters that tests are led to
+ENVIRONMENTS := GPULAYER_TEST_IPYKERNEL6=$(abspath $(OLD))/bin/python GPULAYER_TEST_FRAMEWORKS=$(abspath $(FRAMEWORKS))/bin/python
 
 .PHONY: demo lab test test-all setup clean
 .DEFAULT_GOAL := help
@@ -36,12 +40,19 @@ $(OLD)/.ready: Makefile
 	$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check 'ipykernel==6.29.*' ipywidgets tqdm
 	@touch $@
 
+# frameworks for the tests of their probes, all for CPUs; torch first: what depends on it would bring another build
+$(FRAMEWORKS)/.ready: Makefile
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check ipykernel 'mlx[cpu]' jax numpy
+	@touch $@
+
 # JupyterHub's proxy, for the tests
 .node-tools/.ready: Makefile
 	npm install --prefix .node-tools --no-audit --no-fund --loglevel=error configurable-http-proxy@5.3.0
 	@touch $@
 
-setup: $(VENV)/.ready $(OLD)/.ready .node-tools/.ready
+setup: $(VENV)/.ready $(OLD)/.ready $(FRAMEWORKS)/.ready .node-tools/.ready
 	@tests/system.sh
 
 demo: $(VENV)/.ready
@@ -52,10 +63,10 @@ lab: $(VENV)/.ready
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/quickstart.ipynb
 
 test: setup
-	GPULAYER_TEST_IPYKERNEL6=$(abspath $(OLD))/bin/python $(BIN)/python tests/run.py
+	$(ENVIRONMENTS) $(BIN)/python tests/run.py
 
 test-all: setup
-	GPULAYER_TEST_IPYKERNEL6=$(abspath $(OLD))/bin/python $(BIN)/python tests/run.py --all
+	$(ENVIRONMENTS) $(BIN)/python tests/run.py --all
 
 clean:
-	rm -rf $(VENV) $(OLD) .node-tools labextension/node_modules labextension/lib jupyter_ext/gpulayer_jupyter/labextension dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLD) $(FRAMEWORKS) .node-tools labextension/node_modules labextension/lib jupyter_ext/gpulayer_jupyter/labextension dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

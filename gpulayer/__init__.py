@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         JobRejected,
         RequestRefused,
     )
+    from gpulayer.client.explanation import Explanation, explain
     from gpulayer.client.job import Job
     from gpulayer.client.submission import Source
 
@@ -28,6 +29,7 @@ __all__ = [
     "Client",
     "Command",
     "ControlPlaneError",
+    "Explanation",
     "GpulayerError",
     "Job",
     "JobCancelled",
@@ -37,6 +39,7 @@ __all__ = [
     "RequestRefused",
     "Source",
     "__version__",
+    "explain",
     "load_ipython_extension",
     "unload_ipython_extension",
 ]
@@ -45,8 +48,10 @@ _HOMES = {  # of the names that are imported when they are first used
     "AsyncClient": "gpulayer.client.aio",
     "Client": "gpulayer.client.client",
     "Command": "gpulayer.client.command",
+    "Explanation": "gpulayer.client.explanation",
     "Job": "gpulayer.client.job",
     "Source": "gpulayer.client.submission",
+    "explain": "gpulayer.client.explanation",
 } | dict.fromkeys(
     (
         "ControlPlaneError",

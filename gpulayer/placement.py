@@ -1,4 +1,4 @@
-"""What a job may ask of its machine: the options of placement, the same in the terminal, in a notebook and in a program.
+"""What a job may ask of its machine: the options of placement, alike in the terminal, in a notebook and in a program.
 
 One table has them all: how each is called, how what is typed behind it is read, and which field of `Requirements` it
 becomes. Whoever reads a line of options, or keyword arguments, hands them to `requirements`.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeAlias, TypedDict
 
 from gpulayer.parsing import parse_accelerator, parse_count, parse_name, parse_pair, parse_size
@@ -85,7 +87,11 @@ class Needs:
 
     def requirements(self) -> Requirements:
         """What is sent. Raises ValueError with one line that says which keyword, what of it, and what to write."""
-        return requirements({option.keyword: getattr(self, option.keyword) for option in OPTIONS})
+        values = _values(self)
+        try:
+            return _remembered(*values)  # thousands of commands are made at once, mostly alike
+        except TypeError:  # a list among them
+            return requirements(dict(zip(BY_KEYWORD, values, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +112,12 @@ class Option:
 
 
 def _size(value: Any) -> int:
-    count = parse_size(value) if isinstance(value, str) else int(_number(value, "size; write it like 40GB"))
+    try:
+        count = parse_size(value) if isinstance(value, str) else int(_number(value, "size"))
+    except ValueError:
+        count = 0
     if count <= 0:
-        raise ValueError(f"{value!r} is no size that a job could need; write it like 40GB")
+        raise ValueError(f"{value!r} is no size; write it like 40GB")
     return count
 
 
@@ -133,6 +142,15 @@ def _number(value: Any, what: str) -> float:
     return number
 
 
+def _text(parse: Callable[[str], str]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is no text")
+        return parse(value)
+
+    return read
+
+
 def _capability(value: Any) -> str:
     text = str(value).strip().lower().removeprefix("sm_").removeprefix("compute_")
     if re.fullmatch(r"\d{1,2}(\.\d)?", text) and float(text) < 20:
@@ -150,7 +168,7 @@ def _driver(value: Any) -> str:
 
 def _texts(value: Any) -> list[str]:
     """One text, or several; none is empty."""
-    texts = [value] if isinstance(value, str) else list(value)
+    texts: list[Any] = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
     for text in texts:
         if not isinstance(text, str) or not text.strip() or len(text) > _LETTERS or not text.isprintable():
             raise ValueError(f"{str(text)[:_LETTERS]!r} names nothing")
@@ -158,7 +176,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _globs(value: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_texts(value)))
+    return tuple(sorted(set(_texts(value))))
 
 
 def parse_framework(text: str) -> str:
@@ -185,7 +203,7 @@ def _specifiers(text: str, wrong: str) -> str:
 
 
 def _frameworks(value: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(parse_framework(text) for text in _texts(value)))
+    return tuple(sorted({parse_framework(text) for text in _texts(value)}))
 
 
 def _python(value: Any) -> str:
@@ -232,8 +250,8 @@ def _switch(value: Any) -> bool:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option(flag="--accelerator", keyword="accelerator", field="accelerator", metavar="KIND", parse=parse_accelerator,
-           help="cuda, rocm or mps; cpu, or nothing, for any machine."),
+    Option(flag="--accelerator", keyword="accelerator", field="accelerator", metavar="KIND",
+           parse=_text(parse_accelerator), help="cuda, rocm or mps; cpu, or nothing, for any machine."),
     Option(flag="--devices", keyword="devices", field="devices", metavar="N", parse=_count,
            help="How many accelerators of that kind (default 1).", of_devices="counts accelerators"),
     Option(flag="--min-vram", keyword="min_vram", field="min_vram_bytes", metavar="SIZE", parse=_size,
@@ -260,7 +278,7 @@ OPTIONS: tuple[Option, ...] = (
            help="x86_64, arm64 …"),
     Option(flag="--worker-label", keyword="worker_labels", field="labels", metavar="K=V", parse=_labels, repeats=True,
            help="On machines with this label (gpulayer join --label)."),
-    Option(flag="--worker", keyword="worker", field="worker", metavar="NAME", parse=parse_name,
+    Option(flag="--worker", keyword="worker", field="worker", metavar="NAME", parse=_text(parse_name),
            help="On this machine only."),
     Option(flag="--nodes", keyword="nodes", field="nodes", metavar="N", parse=_count,
            help="On so many machines at once, all or none."),
@@ -275,6 +293,7 @@ OPTIONS: tuple[Option, ...] = (
 """Every option of placement, in the order in which help shows them."""
 
 BY_KEYWORD = {option.keyword: option for option in OPTIONS}
+_values = attrgetter(*BY_KEYWORD)
 
 
 # ---------------------------------------------------------------- how they are called
@@ -305,6 +324,11 @@ def requirements(given: Mapping[str, Any], called: Called = as_keyword) -> Requi
     return Requirements(**{BY_KEYWORD[name].field: value for name, value in values.items() if BY_KEYWORD[name].field})
 
 
+@lru_cache(maxsize=256, typed=True)
+def _remembered(*values: Any) -> Requirements:
+    return requirements(dict(zip(BY_KEYWORD, values, strict=True)))
+
+
 def checked(given: Mapping[str, Any], called: Called = as_keyword) -> dict[str, Any]:
     """The options that were given, each read and all of them fitting together; left out are those without a value."""
     values: dict[str, Any] = {}
@@ -327,7 +351,7 @@ def _is_given(option: Option, value: Any) -> bool:
     return not (option.keyword == "devices" and value == 0)  # as a program leaves it
 
 
-def _contradictions(values: Mapping[str, Any], called: Called) -> Iterable[Any]:
+def _contradictions(values: Mapping[str, Any], called: Called) -> Iterator[str]:
     """What can't be asked for together, in one line each."""
     kind = values.get("accelerator")
     if kind in (None, "cpu"):

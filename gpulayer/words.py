@@ -69,6 +69,11 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def whole_size(count: float) -> str:
+    """'24 GB', '6.2 GB': without a nought behind the point."""
+    return size(count).replace(".0 ", " ")
+
+
 def roughly(seconds: float) -> str:
     """'42 s', '2 min', '3 days': in whole units."""
     for unit, length_s in (("day", 86400), ("h", 3600), ("min", 60)):
@@ -112,6 +117,40 @@ def wanted(requirements: Requirements) -> str:
     """'cuda', '2 cuda'; '' where any machine fits."""
     kind, many = requirements.device_kind, requirements.device_count
     return f"{many} {kind}" if kind and many > 1 else kind or ""
+
+
+def needs(requirements: Requirements) -> str:
+    """All that a job asks of its machine: '2 cuda, each with 40 GB · A100* · torch>=2.4 · on box'; '' for nothing."""
+    asked = requirements
+    devices = wanted(asked)
+    if asked.min_vram_bytes:
+        devices += f", {'each ' if asked.device_count > 1 else ''}with {whole_size(asked.min_vram_bytes)}"
+    if asked.vram_share_bytes:
+        devices += f", {whole_size(asked.vram_share_bytes)} of it"
+    cores = asked.cpu_cores
+    return " · ".join(
+        filter(
+            None,
+            (
+                f"{asked.nodes} machines" + ("" if asked.locality == "prefer" else f" ({asked.locality})")
+                if asked.nodes > 1
+                else "",
+                devices,
+                " or ".join(asked.device_names),
+                f"capability {asked.min_capability}" if asked.min_capability else "",
+                f"driver {asked.min_driver}" if asked.min_driver else "",
+                *asked.frameworks,
+                f"python{asked.python}" if asked.python else "",
+                f"{whole_size(asked.ram_bytes)} RAM" if asked.ram_bytes else "",
+                f"{cores:g} core{'' if cores == 1 else 's'}" if cores else "",
+                asked.os,
+                asked.arch,
+                *asked.labels,
+                "bound to near cores" if asked.bind_cpus else "",
+                f"on {asked.worker}" if asked.worker else "",
+            ),
+        )
+    )
 
 
 def device_name(device: Device) -> str:
@@ -215,6 +254,18 @@ def status_line(job: JobView, now: float, sent: str = "", more: str = "%gpulayer
     return _ended(job, symbol)
 
 
+def peak(job: JobView) -> str:
+    """What a job held at most: '6.2 GB of 24 GB' of its devices' memory where that is known, else RAM; '' unknown."""
+    outcome = job.outcome
+    if outcome is None or not (outcome.peak_device_bytes or outcome.peak_rss_bytes):
+        return ""
+    if not outcome.peak_device_bytes:
+        return size(outcome.peak_rss_bytes or 0)
+    memories = [device.vram_bytes for device in job.devices]
+    known = sum(each for each in memories if each) if memories and all(memories) else 0
+    return size(outcome.peak_device_bytes) + (f" of {whole_size(known)}" if known else "")
+
+
 def _on(job: JobView) -> str:
     return f" on {job.worker}" if job.worker else ""
 
@@ -239,10 +290,8 @@ def _fitting(why: list[str], more: str) -> list[str]:
 
 
 def _ended(job: JobView, symbol: str) -> str:
-    outcome = job.outcome
     took = duration(running_s(job, 0.0))
-    peak = outcome.peak_rss_bytes if outcome else None
-    figures = f" · peak {size(peak)}" if peak else ""
+    figures = f" · peak {peak(job)}" if peak(job) else ""
     if job.state is State.SUCCEEDED:
         return f"{symbol} done{_on(job)} in {took}{figures}{_notes(job)} · job {job.id}"
     if job.state is State.REJECTED:

@@ -10,8 +10,9 @@ from typer.core import TyperGroup
 
 COMMANDS = {
     "submit": ("gpulayer.cli.submit", "run a command on a machine where it fits, with its files"),
+    "explain": ("gpulayer.cli.explain", "where a job would run now, or why it would not"),
     "job": ("gpulayer.cli.jobs", "list, show, logs, wait, cancel, download"),
-    "resources": ("gpulayer.cli.resources", "machines and their devices, and what of them is free"),
+    "resources": ("gpulayer.cli.resources", "machines, their devices, and what of them is free"),
     "token": ("gpulayer.cli.tokens", "create, list, revoke: who may do what from elsewhere"),
     "up": ("gpulayer.cli.elsewhere", "a control plane that other machines can join, here"),
     "join": ("gpulayer.cli.elsewhere", "give this machine to a control plane elsewhere"),
@@ -27,6 +28,7 @@ _EPILOG = """\b
 Examples:
   gpulayer submit --source . -- python train.py          this folder travels, its output comes back here
   gpulayer submit --accelerator cuda --output 'ckpt/**' --source . --detach -- python train.py
+  gpulayer explain --accelerator cuda --min-vram 40GB    where that would run, or why not
   gpulayer job list                                      what runs, waits and has ended
   gpulayer job logs -f k3f9                              follow one
   gpulayer up --host 192.168.1.50                        let other machines join: it prints the line to paste there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from gpulayer.explaining import why_table
 from gpulayer.protocol.types import AttemptView, JobView, Outcome, State, TaskView
 from gpulayer.tables import Column, Row, table
 from gpulayer.words import (
@@ -12,23 +13,24 @@ from gpulayer.words import (
     WORDS,
     devices_short,
     duration,
+    needs,
     program_end,
     progress_of,
-    reasons,
     size,
     status_line,
-    wanted,
 )
 
 _MOST_TASKS = 20
 
 
-def details(job: JobView, attempts: Sequence[AttemptView], tasks: Sequence[TaskView], now: float) -> list[str]:
-    """The job, what it asked for, its tries, and of an array its tasks that are not done."""
+def details(
+    job: JobView, attempts: Sequence[AttemptView], tasks: Sequence[TaskView], now: float, width: int = 100
+) -> list[str]:
+    """The job, what it asked for, why it waits, its tries, and of one with many tasks those that are not done."""
     lines = [progress_of(job) + f" · job {job.id}" if job.tasks else status_line(job, now, more="all below")]
     lines += [f"  {name:<10} {text}" for name, text in _facts(job) if text]
     if job.state in (State.QUEUED, State.REJECTED):
-        lines += [f"  {why}" for why in reasons(job)]
+        lines += why_table(job, width)
     lines += _tasks(tasks)
     if attempts and not job.tasks:
         lines += ["", *_attempts(attempts, now)]
@@ -44,7 +46,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("name", job.name),
         ("command", job.command),
         ("owner", job.owner),
-        ("needs", " ".join(filter(None, (wanted(job.requirements), job.requirements.worker)))),
+        ("needs", needs(job.requirements)),
         ("labels", labels),
         ("after", ", ".join(job.after)),
         ("priority", str(job.priority) if job.priority else ""),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpulayer.client.ending import FAILED, REFUSED, REJECTED, UNREACHABLE
-from gpulayer.client.errors import ControlPlaneError, GpulayerError, JobRejected, RequestRefused, reason_lines
+from gpulayer.client.errors import ControlPlaneError, GpulayerError, JobRejected, RequestRefused
+from gpulayer.explaining import reason_table, why_table
 
 USAGE = 2
 _NO_RIGHT = (401, 403)
@@ -23,7 +24,7 @@ def explained(error: Exception) -> tuple[list[str], int]:
     if isinstance(error, UsageError):
         return [f"gpulayer: {error}"], USAGE
     if isinstance(error, JobRejected):
-        return [f"gpulayer: {_one_line(str(error))}", *reason_lines(error.job)], REJECTED
+        return [f"gpulayer: {_one_line(str(error))}", *why_table(error.job)], REJECTED
     if isinstance(error, RequestRefused):
         return _refused(error)
     if isinstance(error, ControlPlaneError):
@@ -39,14 +40,13 @@ def explained(error: Exception) -> tuple[list[str], int]:
 
 def _refused(error: RequestRefused) -> tuple[list[str], int]:
     problem = error.problem
-    by_worker = [f"  {reason.worker}: {reason.text}" for reason in problem.reasons]
     if problem.status in _NO_RIGHT:
         code = REFUSED
     elif problem.code in ("no_worker", "rejected"):
         code = REJECTED
     else:
         code = UNREACHABLE if problem.status in (503, 507) else FAILED
-    return [f"gpulayer: {_one_line(problem.line())}", *by_worker], code
+    return [f"gpulayer: {_one_line(problem.line())}", *reason_table(problem.reasons)], code
 
 
 def _one_line(text: str) -> str:

@@ -125,7 +125,7 @@ def show(job: OneJob, json: Json = False) -> None:
         if json:
             print_json({**plain(view), "attempt_records": attempts, "task_records": tasks})
         else:
-            print_lines(details(view, attempts, tasks, time.time()))
+            print_lines(details(view, attempts, tasks, time.time(), common.width()))
 
 
 def _known(client: Client, name: str) -> JobView:

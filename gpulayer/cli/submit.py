@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from gpulayer.cli.common import maybe, parsed
 from gpulayer.cli.errors import UsageError
+from gpulayer.cli.placing import takes_placement
 from gpulayer.client.command import Command, CommandRefused, ranges_of
 from gpulayer.client.sending import LIMITS
 from gpulayer.client.submission import Source, parse_input
 from gpulayer.parsing import (
-    parse_accelerator,
     parse_count,
     parse_duration,
     parse_name,
@@ -30,7 +30,8 @@ _EPILOG = """\b
 Examples:
   gpulayer submit -- nvidia-smi                                   any machine, nothing travels
   gpulayer submit --source . -- python train.py --lr 0.1          the folder travels, and the command starts in it
-  gpulayer submit --accelerator cuda --devices 2 --source . -- python train.py
+  gpulayer submit --accelerator cuda --devices 2 --min-vram 40GB --source . -- python train.py
+  gpulayer submit --framework 'torch>=2.4' --worker-label team=vision --source . -- python train.py
   gpulayer submit --input ~/data:data --output 'out/**' --source . -- bash report.sh
   gpulayer submit --source . --output log --shell 'make all | tee log'
   gpulayer submit --array 0-95 --source . --detach --shell 'python sweep.py $GPULAYER_ARRAY_INDEX'
@@ -57,6 +58,7 @@ _SETTINGS = {
 
 
 @app.command(help=_HELP, epilog=_EPILOG, context_settings=_SETTINGS)
+@takes_placement
 def submit(
     argv: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", hidden=True, show_default=False)] = None,
     shell: Annotated[str | None, _option("--shell", metavar="LINE", help="A shell's line in place of COMMAND.")] = None,
@@ -78,13 +80,8 @@ def submit(
         list[str] | None, _option("--env", metavar="K=V", help="A variable; K alone takes its value from here.")
     ] = None,
     cwd: Annotated[str, _option("--cwd", metavar="PATH", help="Start in this folder below the source.")] = "",
-    accelerator: Annotated[
-        str | None, _option("--accelerator", metavar="KIND", help="cuda or mps; cpu, or nothing, for any machine.")
-    ] = None,
-    devices: Annotated[
-        str | None, _option("--devices", metavar="N", help="How many accelerators of that kind (default 1).")
-    ] = None,
-    worker: Annotated[str | None, _option("--worker", metavar="NAME", help="On this machine only.")] = None,
+    *,
+    placement: Mapping[str, Any],  # its options stand in its place
     retries: Annotated[int, _option("--retries", metavar="N", help="Start it anew after its machine was lost.")] = 0,
     timeout: Annotated[
         str | None, _option("--timeout", metavar="TIME", help="End it after so much running time, like 10m.")
@@ -132,9 +129,7 @@ def submit(
         outputs=outputs or (),
         env=dict(_variable(each) for each in env or ()),
         cwd=cwd,
-        accelerator=maybe(parse_accelerator, accelerator, "--accelerator"),
-        devices=maybe(parse_count, devices, "--devices") or 0,
-        worker=maybe(parse_name, worker, "--worker"),
+        **placement,
         retries=retries,
         timeout_s=maybe(parse_time_limit, timeout, "--timeout"),
         grace_s=parsed(parse_duration, grace, "--grace"),

@@ -22,6 +22,7 @@ from gpulayer.client.files import Came, Home
 from gpulayer.client.sending import Sent
 from gpulayer.protocol.types import JobView, State
 from gpulayer.source import Bundle, Manifest
+from gpulayer.source.leftout import why_missing
 from gpulayer.words import duration, size
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class _Run:
                 self._terminal.warn(why)
         elif self._wishes.quiet and view.outcome is not None and view.outcome.problem:
             self._terminal.warn(f"gpulayer: {line}")
+        self._explain(view)
         code = exit_code(view)
         if stopped_by is not None and view.state is State.CANCELLED:
             code = 128 + stopped_by
@@ -134,6 +136,13 @@ class _Run:
             files = [path for path, _ in came.written] + [new for _, new in came.beside] if came is not None else []
             print_json({**plain(view), "exit_code": code, "downloaded": files})
         return code or (0 if fetched else 1)
+
+    def _explain(self, view: JobView) -> None:
+        """Say of a failure what is known here of its cause: a file that did not travel."""
+        if view.state is State.FAILED and view.outcome is not None and self._bundle is not None:
+            missing = why_missing(self._bundle, view.outcome.tail)
+            if missing:
+                self._terminal.warn(f"gpulayer: {missing}")
 
     def _fetch(self, view: JobView) -> tuple[Came | None, bool]:
         """What came, and whether nothing went wrong with it."""

@@ -13,9 +13,9 @@ from gpulayer.cli.common import Json, maybe, print_json, print_lines
 from gpulayer.cli.errors import UsageError
 from gpulayer.cli.terminal import Terminal
 from gpulayer.client import asks
-from gpulayer.client.asks import Listening, TokenView
+from gpulayer.client.asks import Listening, NewToken, TokenView
 from gpulayer.client.errors import RequestRefused
-from gpulayer.parsing import parse_time_limit
+from gpulayer.parsing import parse_count, parse_time_limit
 from gpulayer.tables import Column, Row, table
 from gpulayer.words import ago, near_words, roughly
 
@@ -26,6 +26,7 @@ ROLES = {
     "join": "lets one machine join",
     "metrics": "reads the metrics",
 }
+_SUBMIT = ("admin", "submitter")
 _JOIN_S = 3600.0
 _EVERYWHERE = ("0.0.0.0", "::")  # no address to go to
 _THIS = "…"
@@ -38,6 +39,7 @@ _CREATE += """
 \b
 Examples:
   gpulayer token create --role submitter --name alice --expires 30d
+  gpulayer token create --role submitter --name students --max-running 4 --max-devices 2
   gpulayer token create --role join --single-use --expires 10m
 
 \b
@@ -52,6 +54,12 @@ def create(
         str | None, typer.Option(metavar="TIME", help="It ends after so long, like 30d (join: 1h, others: never).")
     ] = None,
     single_use: Annotated[bool, typer.Option("--single-use", help="It ends with its first use.")] = False,
+    max_running: Annotated[
+        str | None, typer.Option("--max-running", metavar="N", help="So many tasks of its owner run at once.")
+    ] = None,
+    max_devices: Annotated[
+        str | None, typer.Option("--max-devices", metavar="N", help="So many devices these hold at once.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a token and print it."""
@@ -60,18 +68,31 @@ def create(
     expires_s = maybe(parse_time_limit, expires, "--expires")
     if expires_s is None and role == "join":
         expires_s = _JOIN_S
+    limits = {
+        "max_running": maybe(parse_count, max_running, "--max-running"),
+        "max_devices": maybe(parse_count, max_devices, "--max-devices"),
+    }
+    if any(limits.values()) and role not in _SUBMIT:
+        raise UsageError(f"--max-running and --max-devices are of tokens that submit jobs, not of role {role}")
     with Terminal() as terminal, common.open_client() as client:
-        made = client.ask(asks.new_token(role, name=name, expires_s=expires_s, single_use=single_use))
+        made = client.ask(asks.new_token(role, name=name, expires_s=expires_s, single_use=single_use, **limits))
         if json:
             print_json(made)
             return
         ends = f", ends in {roughly(made.expires_at - time.time() + 0.5)}" if made.expires_at else ""
         once = ", for one use" if made.single_use else ""
-        terminal.say(f"✓ token {made.id}{f' ({name})' if name else ''}, role {role}: {ROLES[role]}{ends}{once}")
+        most = "".join(f", {each}" for each in _limits(made))
+        terminal.say(f"✓ token {made.id}{f' ({name})' if name else ''}, role {role}: {ROLES[role]}{ends}{once}{most}")
         sys.stdout.write(f"{made.token}\n")
         sys.stdout.flush()
         for line in _use(role, client.ask(asks.listening())):
             terminal.say(line)
+
+
+def _limits(token: NewToken | TokenView) -> list[str]:
+    """'4 tasks', '8 devices': how much its owner may have at once."""
+    counts = ((token.max_running, "task"), (token.max_devices, "device"))
+    return [f"at most {count} {what}{'' if count == 1 else 's'}" for count, what in counts if count is not None]
 
 
 def _use(role: str, where: Listening) -> list[str]:
@@ -114,6 +135,7 @@ def _table(tokens: list[TokenView], now: float) -> list[str]:
         Column(title="made"),
         Column(title="ends"),
         Column(title="used"),
+        Column(title="limits"),
     )
     return table(columns, [_row(token, now) for token in tokens], common.width())
 
@@ -132,6 +154,7 @@ def _row(token: TokenView, now: float) -> Row:
             ago(now - token.created_at),
             ends + (", one use" if token.single_use else ""),
             used,
+            ", ".join(_limits(token)).replace("at most ", "") or "–",
         )
     )
 

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from gpulayer.cli import common
 from gpulayer.cli.interrupts import AskedAgain, Interrupts
 from gpulayer.cli.terminal import Terminal
 from gpulayer.client import asks
@@ -14,8 +15,9 @@ from gpulayer.client.client import Client
 from gpulayer.client.errors import NobodyAnswers
 from gpulayer.client.following import LOOK_S, Following
 from gpulayer.client.remote import Unreachable
+from gpulayer.explaining import why_table
 from gpulayer.protocol.types import JobView, State
-from gpulayer.words import device_name, progress_of, reasons, status_line
+from gpulayer.words import device_name, progress_of, status_line
 
 _HELD_BYTES = 256 * 1024
 _ARRAY_LOOK_S = 1.0
@@ -197,5 +199,5 @@ def ended_line(view: JobView) -> str:
 
 
 def why_rejected(view: JobView) -> list[str]:
-    """The machines, and why each could not."""
-    return [f"  {line}" for line in reasons(view)]
+    """The machines, why each could not, and what would help."""
+    return why_table(view, common.width())

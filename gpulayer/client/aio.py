@@ -18,15 +18,18 @@ from gpulayer.client import asks
 from gpulayer.client.api import PATIENCE_S, Tries
 from gpulayer.client.asks import Ask, Away, Output
 from gpulayer.client.client import Client
-from gpulayer.client.command import Command
+from gpulayer.client.command import Command, asked
 from gpulayer.client.errors import RequestRefused
+from gpulayer.client.explanation import Explanation
 from gpulayer.client.job import Job
 from gpulayer.client.tls import httpx_options
 from gpulayer.client.waiting import Step, all_ended, ended
+from gpulayer.placement import Placing
 from gpulayer.protocol.types import JobView, Outcome, State, WorkerView
 
 if TYPE_CHECKING:
     import httpx
+    from typing_extensions import Unpack
 
     from gpulayer.client.files import Came
 
@@ -107,6 +110,10 @@ class AsyncClient:
     async def submit_batch(self, commands: Iterable[Command | Mapping[str, Any]]) -> list[AsyncJob]:
         """Submit many commands."""
         return [self.job(job.id) for job in await asyncio.to_thread(self._blocking.submit_batch, list(commands))]
+
+    async def explain(self, **placement: Unpack[Placing]) -> Explanation:
+        """Where a job would run now, or why it would not; `placement` as in `Client.explain`."""
+        return await self.ask(asked(placement))
 
     def job(self, job_id: str) -> AsyncJob:
         """A job by its id, which is not looked up yet."""

@@ -10,7 +10,18 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from gpulayer.client.errors import ControlPlaneError, GpulayerError, RequestRefused
-from gpulayer.protocol.types import AttemptView, JobSpec, JobView, Problem, SessionView, Struct, TaskView, WorkerView
+from gpulayer.client.explanation import Explanation
+from gpulayer.protocol.types import (
+    AttemptView,
+    JobSpec,
+    JobView,
+    Problem,
+    Requirements,
+    SessionView,
+    Struct,
+    TaskView,
+    WorkerView,
+)
 
 T = TypeVar("T")
 
@@ -58,6 +69,8 @@ class TokenView(Struct, frozen=True, kw_only=True):
     worker_id: str | None = None
     issued_by: str | None = None  # of a worker's credential: the id of the join token that it was given for
     revoked_at: float | None = None
+    max_running: int | None = None  # of its owner's tasks that run at once; None: no limit
+    max_devices: int | None = None  # that these may hold at once
 
 
 class NewToken(Struct, frozen=True, kw_only=True):
@@ -69,6 +82,8 @@ class NewToken(Struct, frozen=True, kw_only=True):
     name: str = ""
     expires_at: float | None = None
     single_use: bool = False
+    max_running: int | None = None
+    max_devices: int | None = None
 
 
 class Listening(Struct, frozen=True, kw_only=True):
@@ -229,6 +244,12 @@ def logs(job_id: str, *, index: int | None = None, stream: str = "", tail_bytes:
     return Ask(method="GET", path=f"/v1/jobs/{_quoted(job_id)}/logs{query}", kind=bytes, takes_s=60.0)
 
 
+def explain(requirements: Requirements, *, wait_for_worker: bool = False) -> Ask[Explanation]:
+    """Where a job would run now, or why it would not."""
+    body = _body({"requirements": requirements, "wait_for_worker": wait_for_worker})
+    return Ask(method="POST", path="/v1/explain", kind=Explanation, content=body)
+
+
 # ---------------------------------------------------------------- machines, sessions, tokens
 
 
@@ -257,9 +278,19 @@ def tokens() -> Ask[list[TokenView]]:
     return Ask(method="GET", path="/v1/tokens", kind=list[TokenView])
 
 
-def new_token(role: str, *, name: str = "", expires_s: float | None = None, single_use: bool = False) -> Ask[NewToken]:
-    """A new token."""
-    body = {"role": role, "name": name, "expires_s": expires_s, "single_use": single_use}
+def new_token(
+    role: str,
+    *,
+    name: str = "",
+    expires_s: float | None = None,
+    single_use: bool = False,
+    max_running: int | None = None,
+    max_devices: int | None = None,
+) -> Ask[NewToken]:
+    """A new token; its owner's tasks that run at once, and the devices that they hold, may have limits."""
+    body: dict[str, object] = {"role": role, "name": name, "expires_s": expires_s, "single_use": single_use}
+    limits = {"max_running": max_running, "max_devices": max_devices}
+    body |= {limit: most for limit, most in limits.items() if most is not None}
     return Ask(method="POST", path="/v1/tokens", kind=NewToken, content=_body(body), again=False)
 
 

@@ -16,20 +16,24 @@ import msgspec
 from gpulayer.client import asks
 from gpulayer.client.api import Api, Find
 from gpulayer.client.asks import Ask, Output, Submission
-from gpulayer.client.command import Array, Command
+from gpulayer.client.command import Array, Command, asked
 from gpulayer.client.connection import Connection
 from gpulayer.client.embedded import find_or_start
 from gpulayer.client.errors import ControlPlaneError, RequestRefused
+from gpulayer.client.explanation import Explanation
 from gpulayer.client.job import Job
 from gpulayer.client.remote import endpoint_of, reached
 from gpulayer.client.sending import Sender, Sent
 from gpulayer.client.submission import Input, Source, bundle_of
 from gpulayer.client.waiting import Step, all_ended, ended
+from gpulayer.placement import Placing
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.types import JobSpec, JobView, State, WorkerView
 from gpulayer.source import Bundle
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from gpulayer.client.files import Came
 
 T = TypeVar("T")
@@ -89,9 +93,6 @@ class Client:
         outputs: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         cwd: str = "",
-        accelerator: str | None = None,
-        devices: int = 0,
-        worker: str | None = None,
         retries: int = 0,
         timeout_s: float | None = None,
         grace_s: float = 5.0,
@@ -101,6 +102,7 @@ class Client:
         key: str | None = None,
         after: Sequence[str | Job] = (),
         array: Array | None = None,
+        **placement: Unpack[Placing],
     ) -> Job:
         """Submit a command; returns once the control plane has it.
 
@@ -111,9 +113,6 @@ class Client:
             outputs: globs of files that are kept and can be downloaded, like 'checkpoints/**'.
             env: variables of the command.
             cwd: where below its folder it starts.
-            accelerator: 'cuda', 'mps'; None for any machine.
-            devices: how many of these; 0 for one where `accelerator` names a kind.
-            worker: the name of the only machine that may run it.
             retries: how often it is started anew after its machine was lost.
             timeout_s: seconds that it may run.
             grace_s: seconds between SIGTERM and SIGKILL.
@@ -123,6 +122,7 @@ class Client:
             key: submitted again with the same key it is the same job; None for one that is used once.
             after: jobs that have to succeed first.
             array: '0-95,100', a number of tasks or their indices: as many tasks, each with its GPULAYER_ARRAY_INDEX.
+            placement: what it needs of its machine: see `explain`.
 
         Raises:
             SourceRefused: source or inputs can't travel. CommandRefused: the command can't be.
@@ -135,9 +135,6 @@ class Client:
             outputs=outputs,
             env=env or {},
             cwd=cwd,
-            accelerator=accelerator,
-            devices=devices,
-            worker=worker,
             retries=retries,
             timeout_s=timeout_s,
             grace_s=grace_s,
@@ -147,6 +144,7 @@ class Client:
             key=key,
             after=after,
             array=array,
+            **placement,
         )
         return Job(self.submit_command(command)[0].id, self)
 
@@ -212,6 +210,24 @@ class Client:
     def _bundle(self, command: Command) -> Bundle | None:
         source, inputs = command.source_folder(), command.all_inputs()
         return bundle_of(self.sender, source, inputs) if source is not None or inputs else None
+
+    def explain(self, **placement: Unpack[Placing]) -> Explanation:
+        """Where a job would run now, or machine by machine why it would not; nothing is submitted.
+
+            client.explain(accelerator="cuda", devices=2, min_vram="40GB", frameworks=["torch>=2.4"])
+
+        Args:
+            placement: all of it may be left out. Of devices: `accelerator` ('cuda', 'rocm', 'mps'), `devices` (how
+                many), `min_vram` and `vram_share` (bytes, or texts such as '40GB'), `device_names` (globs, any of
+                which fits), `min_capability`, `min_driver`. Of the machine: `frameworks` ('torch>=2.4'), `python`,
+                `ram`, `cpus`, `os`, `arch`, `worker_labels`, `worker` (its name). Of several: `nodes` (how many, all
+                at once), `group_locality` ('prefer', 'require', 'spread', 'none'). Besides: `bind_cpus` (to the cores
+                next to its devices), `wait_for_worker` (wait where no machine could run it).
+
+        Raises:
+            CommandRefused: it can't be asked for. RequestRefused, ControlPlaneError: as `submit`.
+        """
+        return self.ask(asked(placement))
 
     # ---------------------------------------------------------------- look
 

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from gpulayer.client import asks
+from gpulayer.client.asks import Ask
 from gpulayer.client.errors import GpulayerError
+from gpulayer.client.explanation import Explanation
 from gpulayer.client.job import Job
 from gpulayer.client.submission import Input, Source, checked_target, parse_input
+from gpulayer.placement import Needs, Placing
 from gpulayer.protocol.types import CommandSpec, JobSpec, Requirements
 
 Array: TypeAlias = "str | int | range | Iterable[int]"
@@ -28,8 +32,8 @@ class CommandRefused(GpulayerError, ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
-    """A program with all that is asked for it; see `Client.submit` for the fields."""
+class Command(Needs):
+    """A program with all that is asked for it; `Client.submit` tells of the fields, `Placing` of where it may run."""
 
     argv: Sequence[str] | str
     source: str | Path | Source | None = None
@@ -37,9 +41,6 @@ class Command:
     outputs: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     cwd: str = ""
-    accelerator: str | None = None
-    devices: int = 0
-    worker: str | None = None
     retries: int = 0
     timeout_s: float | None = None
     grace_s: float = 5.0
@@ -88,12 +89,30 @@ class Command:
             labels=dict(self.labels),
             after=tuple(each.id if isinstance(each, Job) else each for each in self.after),
             array=() if self.array is None else ranges_of(self.array),
+            wait_for_worker=self.wait_for_worker,
         )
 
     def _requirements(self) -> Requirements:
-        if self.devices and self.accelerator in (None, "cpu"):
-            raise CommandRefused("devices counts accelerators: name their kind too, like accelerator cuda")
-        return Requirements(accelerator=self.accelerator, devices=self.devices, worker=self.worker)
+        try:
+            requirements = self.requirements()
+        except ValueError as error:
+            raise CommandRefused(str(error)) from error
+        if requirements.nodes > 1:
+            for name, given in (("an array", self.array is not None), ("retries", self.retries > 0)):
+                if given:
+                    raise CommandRefused(
+                        f"a command on {requirements.nodes} machines at once can't have {name}: leave one of them out"
+                    )
+        return requirements
+
+
+def asked(placement: Placing) -> Ask[Explanation]:
+    """The ask that explains what keyword arguments say. Raises `CommandRefused`."""
+    needs = Needs(**placement)
+    try:
+        return asks.explain(needs.requirements(), wait_for_worker=needs.wait_for_worker)
+    except ValueError as error:
+        raise CommandRefused(str(error)) from error
 
 
 def _input(given: str | tuple[str | Path, str] | Input) -> Input:

@@ -20,7 +20,7 @@ def judged(job: JobView) -> Outcome:
     if job.state is State.SUCCEEDED:
         return job.outcome or Outcome(state=State.SUCCEEDED)
     if job.state is State.REJECTED:
-        why = "; ".join(reasons(job))
+        why = "; ".join(reasons(job)) + (f" (nearest: {job.nearest})" if job.nearest else "")
         text = f"job {job.id} was not started" if held_back(job) else f"no machine could run job {job.id}"
         raise JobRejected(text + (f": {why}" if why else ""), job)
     why = failure(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulayer.explaining import why_table
 from gpulayer.protocol.types import JobView, Problem
 
 
@@ -51,7 +52,7 @@ class JobRejected(JobError):
     """No worker could take the job: the reasons, worker by worker."""
 
     def _render_traceback_(self) -> list[str]:
-        return [f"gpulayer: {self}", *reason_lines(self.job)]
+        return [f"gpulayer: {self}", *why_table(self.job)]
 
 
 class JobCancelled(JobError):
@@ -77,13 +78,3 @@ class RemoteError(GpulayerError):
     def _render_traceback_(self) -> list[str]:
         lines = self.traceback or [f"{self.ename}: {self.evalue}"]
         return [*lines, f"gpulayer: {self.hint}"] if self.hint else lines
-
-
-def reason_lines(job: JobView) -> list[str]:
-    """One line per worker, with all of its reasons; one of its own for what is nobody's in particular."""
-    by_worker: dict[str, list[str]] = {}
-    for reason in job.reasons:
-        by_worker.setdefault(reason.worker, []).append(reason.text)
-    width = max((len(name) for name in by_worker), default=0)
-    said = [(f"{name:<{width}}  " if name else "", "; ".join(texts)) for name, texts in by_worker.items()]
-    return [f"  {name}{text}" for name, text in said]

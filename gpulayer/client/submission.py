@@ -6,7 +6,6 @@ Inputs are entries of the bundle at the path that they get there; the source's i
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from gpulayer.client.sending import LIMITS, Sender, SourceRefused
 from gpulayer.source import Bundle, DigestCache, FileEntry, Limits, Manifest, ManifestError, SourceError
 from gpulayer.source.errors import shown
+from gpulayer.source.ignore import literal
 from gpulayer.source.manifest import check_entry
 from gpulayer.source.secrets import secret_name
 
@@ -108,7 +108,7 @@ def named_by_itself(folder: str, inputs: Sequence[Input], limits: Limits) -> tup
         if path.startswith("../") or path in (".", ".."):
             continue
         if path == each.target or (os.path.isfile(source) and os.path.getsize(source) > limits.file_bytes):
-            globs.append("/" + re.sub(r"([\\*?\[])", r"\\\1", path))
+            globs.append("/" + literal(path))
     return tuple(globs)
 
 

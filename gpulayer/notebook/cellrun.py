@@ -53,7 +53,11 @@ class CellRunner:
         values = Values.of(options.inputs, shell.user_ns) if options.inputs else None
         sent_at_ns = time.time_ns()
         bundle = self._source.scan(
-            options.source, include=options.include, exclude=options.exclude, limits=options.limits
+            options.source,
+            include=options.include,
+            exclude=options.exclude,
+            limits=options.limits,
+            inputs=options.files,
         )
         spec = self._spec(shell, line, body, options, bundle, values.digest if values is not None else "")
         key = secrets.token_hex(12)
@@ -103,6 +107,7 @@ class CellRunner:
             requirements=options.requirements,
             name=options.name or (f"cell, {path.name}" if path else "cell"),
             timeout_s=options.timeout_s,
+            wait_for_worker=options.wait_for_worker,
             notebook=str(path or ""),
             cell_id=(parent.get("metadata") or {}).get("cellId", "") if parent else "",
         )
@@ -228,8 +233,9 @@ class _Following:
             or not self._replay.succeeded
         ):
             return
-        peak = (self._replay.reply or {}).get("peak_rss_bytes")
-        outcome = Outcome(state=State.SUCCEEDED, peak_rss_bytes=peak)
+        reply = self._replay.reply or {}
+        peaks = {name: reply.get(name) for name in ("peak_rss_bytes", "peak_device_bytes")}
+        outcome = Outcome(state=State.SUCCEEDED, **peaks)
         began = view.started_at or view.submitted_at
         ended_at = began + time.monotonic() - self._began
         self._subscription.over = True  # the control plane ends it by itself, with the job: nothing need be said

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
+from gpulayer.client import asks
 from gpulayer.client.api import Api
 from gpulayer.client.errors import RequestRefused
+from gpulayer.explaining import explanation_lines
 from gpulayer.notebook.cellrun import SESSION_IDLE_S, CellRunner
 from gpulayer.notebook.joblog import TextReplay, show_so_far
 from gpulayer.notebook.options import (
@@ -32,9 +34,9 @@ from gpulayer.notebook.options import (
 )
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
-from gpulayer.protocol.types import JobView, State
+from gpulayer.protocol.types import JobView, Requirements, State
 from gpulayer.tables import fleet_table, job_table, overview, session_table
-from gpulayer.words import limit, status_line, wanted
+from gpulayer.words import limit, needs, status_line
 
 _LAST_JOBS = 10
 _ALL_JOBS = 1000  # what the control plane tells at most
@@ -156,6 +158,12 @@ def _attach(home: Home, given: argparse.Namespace) -> None:
         _say([f"\ndetached; job {job.id} goes on"])
 
 
+def _explain(home: Home, given: argparse.Namespace) -> None:
+    """Where a cell, or a command, with these options would run."""
+    ask = asks.explain(requirements_of(given, one_machine=False), wait_for_worker=given.wait_for_worker)
+    _say(explanation_lines(home.api().ask(ask)))
+
+
 def _cancel(home: Home, given: argparse.Namespace) -> None:
     job = _known_job(home, given.job)
     _say([status_line(home.api().cancel(job.id), time.time())])
@@ -191,21 +199,26 @@ def _session(home: Home, given: argparse.Namespace) -> None:
             raise UsageError(f"--off ends the notebook's session; to end the kernel: %gpulayer release {given.name}")
         _forget(home)
     elif given.name is None:
-        if (given.accelerator, given.devices, given.worker, given.idle_timeout) != (None,) * 4:
+        if given.idle_timeout is not None or requirements_of(given) != Requirements():
             raise UsageError("name the session: %gpulayer session NAME, then the options")
         _say([_kept(home.session)])
     else:
         requirements = requirements_of(given)
-        if requirements.worker is not None:
+        if requirements.worker is not None and not given.wait_for_worker:
             _known_worker(home, requirements.worker)
-        home.session = NotebookSession(name=given.name, requirements=requirements, idle_timeout_s=given.idle_timeout)
+        home.session = NotebookSession(
+            name=given.name,
+            requirements=requirements,
+            wait_for_worker=given.wait_for_worker,
+            idle_timeout_s=given.idle_timeout,
+        )
         _say([_kept(home.session)])
 
 
 def _kept(session: NotebookSession | None) -> str:
     if session is None:
         return "no session: each %%gpulayer cell is fresh (%gpulayer session NAME keeps one for all of them)"
-    wishes = [wanted(session.requirements), f"on {session.requirements.worker}" if session.requirements.worker else ""]
+    wishes = [needs(session.requirements)]
     wishes.append(f"ends after {limit(session.idle_timeout_s or SESSION_IDLE_S)} without a cell")
     return f"session {session.name} for all %%gpulayer cells here · {' · '.join(filter(None, wishes))}"
 
@@ -307,6 +320,15 @@ _COMMANDS = {
         examples=("%gpulayer cancel k3f9",),
         run=_cancel,
         arguments=_a_job,
+    ),
+    "explain": _Command(
+        summary="where a cell would run now, or machine by machine why it would not",
+        examples=(
+            "%gpulayer explain --accelerator cuda --min-vram 40GB",
+            "%gpulayer explain --framework 'torch>=2.4' --framework jax",
+        ),
+        run=_explain,
+        arguments=add_place,
     ),
     "sessions": _Command(
         summary="the open sessions, and what each does",

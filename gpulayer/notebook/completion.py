@@ -14,13 +14,23 @@ from gpulayer.client.errors import GpulayerError
 from gpulayer.notebook.commands import command_parser
 from gpulayer.notebook.options import COMMANDS, Parser, cell_parser
 from gpulayer.parsing import ACCELERATORS
+from gpulayer.placement import ARCHITECTURES, FRAMEWORKS, SYSTEMS
 from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.requirements import LOCALITIES
+from gpulayer.protocol.types import WorkerView
 
 _ASK_S = 0.3  # whoever pressed Tab waits
 _KEPT_S = 2.0  # names that were just asked for are good for the next keystroke too
 _MAGIC = re.compile(r"\s*(%%?)gpulayer[ \t]+(.*)", re.DOTALL)
 _LAST_WORD = re.compile(r"(?:'[^']*|\"[^\"]*|\S*)\Z")
 _JOBS = 50
+_CHOICES = {
+    "--accelerator": ACCELERATORS,
+    "--framework": FRAMEWORKS,
+    "--os": SYSTEMS,
+    "--arch": ARCHITECTURES,
+    "--group-locality": LOCALITIES,
+}
 
 
 class Names:
@@ -37,6 +47,14 @@ class Names:
     def workers(self) -> list[str]:
         """Names of all machines."""
         return self._ask("workers", lambda api: [worker.name for worker in api.workers()])
+
+    def device_names(self) -> list[str]:
+        """Names of the devices that machines have."""
+        return self._ask("device_names", lambda api: _each(api.workers(), _device_names))
+
+    def worker_labels(self) -> list[str]:
+        """Labels that machines carry, as 'key=value'."""
+        return self._ask("labels", lambda api: _each(api.workers(), _labels))
 
     def sessions(self) -> list[str]:
         """Names of open sessions."""
@@ -61,6 +79,18 @@ class Names:
             return []  # nobody answers in time: there is nothing to offer, and the next keystroke asks again
         self._kept[what] = (time.monotonic(), names)
         return names
+
+
+def _each(workers: Sequence[WorkerView], names: Callable[[WorkerView], list[str]]) -> list[str]:
+    return sorted({name for worker in workers for name in names(worker)})
+
+
+def _device_names(worker: WorkerView) -> list[str]:
+    return [device.name for device in worker.inventory.devices if device.name]
+
+
+def _labels(worker: WorkerView) -> list[str]:
+    return [f"{key}={value}" for key, value in worker.inventory.labels.items()]
 
 
 def complete(text: str, names: Names) -> tuple[str, list[str]] | None:
@@ -119,13 +149,17 @@ def _may_repeat(parser: Parser, option: str) -> bool:
 
 def _values(option: str, names: Names) -> list[str] | None:
     """What an option can be given; [] where nobody knows, None for a path, which IPython completes."""
-    if option == "--worker":
-        return names.workers()
-    if option == "--session":
-        return names.sessions()
-    if option == "--accelerator":
-        return list(ACCELERATORS)
-    return None if option in ("--source", "--include", "--exclude", "--output") else []
+    asked = {
+        "--worker": names.workers,
+        "--session": names.sessions,
+        "--device-name": names.device_names,
+        "--worker-label": names.worker_labels,
+    }
+    if option in asked:
+        return asked[option]()
+    if option in _CHOICES:
+        return list(_CHOICES[option])
+    return None if option in ("--source", "--include", "--exclude", "--input", "--output") else []
 
 
 def _arguments(before: list[str], parser: Parser, names: Names) -> list[str]:

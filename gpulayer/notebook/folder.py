@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpulayer.client.sending import Sender, SourceRefused
+from gpulayer.client.submission import Input, named_by_itself, with_inputs
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.source import Bundle, Limits
 
@@ -52,10 +53,17 @@ class Source:
         include: tuple[str, ...] = (),
         exclude: tuple[str, ...] = (),
         limits: Limits = _LIMITS,
+        inputs: tuple[Input, ...] = (),
     ) -> Bundle:
-        """The notebook's folder as a bundle, or the one that a person named: see `scan`. Raises `SourceRefused`."""
+        """The notebook's folder as a bundle, or the one that a person named: see `scan`. Raises `SourceRefused`.
+
+        `inputs` go with it; the folder's ignore rules and limits are not theirs.
+        """
         root = os.path.expanduser(folder) if folder else self.root()
-        return self._sender.scan(root, include=include, exclude=exclude, limits=limits, explicit=folder is not None)
+        exclude = (*exclude, *named_by_itself(root, inputs, limits))
+        explicit = folder is not None
+        bundle = self._sender.scan(root, include=include, exclude=exclude, limits=limits, explicit=explicit)
+        return with_inputs(self._sender, bundle, inputs) if inputs else bundle
 
     def send(self, bundle: Bundle, endpoint: Endpoint, tell: Callable[[str], None]) -> str:
         """Send what lacks, and the manifest: 'sent 3 of 214 files, 41 kB'. See `Sender.send`."""

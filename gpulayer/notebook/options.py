@@ -10,10 +10,11 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from gpulayer import parsing
+from gpulayer import parsing, placement
 from gpulayer.client.errors import GpulayerError
+from gpulayer.client.submission import Input, parse_input
 from gpulayer.protocol.types import Requirements
 from gpulayer.source import Limits
 
@@ -22,6 +23,7 @@ T = TypeVar("T")
 _EXAMPLES = """\
 examples:
   %%gpulayer --accelerator cuda              run this cell on a machine with a CUDA device
+  %%gpulayer --accelerator cuda --min-vram 40GB --framework 'torch>=2.4'
   %%gpulayer --session train                 keep the kernel, its variables and its device for the next cells
   %%gpulayer --worker gpu-box-1 --detach     run it there, and give the notebook back at once
   %%gpulayer --in x,y --out model            begin with these variables, and bring this one back
@@ -35,7 +37,7 @@ _LIMITS = Limits()
 MAX_OUTPUT_BYTES = 200_000
 """Of text that a cell shows: a page draws so much in less than 100 ms, and a notebook stays small enough for git."""
 _ANYWHERE = Requirements()
-COMMANDS = ("status", "jobs", "logs", "attach", "cancel", "sessions", "session", "release", "fleet")
+COMMANDS = ("status", "jobs", "logs", "attach", "cancel", "explain", "sessions", "session", "release", "fleet")
 """What `%gpulayer` can be asked for; the commands themselves stand in `commands.py`."""
 
 
@@ -63,9 +65,11 @@ class CellOptions:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     limits: Limits = _LIMITS
+    wait_for_worker: bool = False  # where no worker could take it
     inputs: tuple[str, ...] = ()  # names of variables that go with the cell
     outputs: tuple[str, ...] = ()  # names of variables that come back
     output_globs: tuple[str, ...] = ()  # files that come back
+    files: tuple[Input, ...] = ()  # further files and folders that go with the cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,7 @@ class NotebookSession:
 
     name: str
     requirements: Requirements = _ANYWHERE
+    wait_for_worker: bool = False
     idle_timeout_s: float | None = None
 
 
@@ -153,7 +158,6 @@ def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 parse_size, parse_time_limit = _argument(parsing.parse_size), _argument(parsing.parse_time_limit)
 parse_count, parse_name = _argument(parsing.parse_count), _argument(parsing.parse_name)
-parse_accelerator = _argument(parsing.parse_accelerator)
 
 
 @lru_cache(maxsize=1)
@@ -181,6 +185,8 @@ def cell_parser() -> Parser:
     add("--include", action="append", default=[], metavar="GLOB",
         help="files that travel although an ignore file or their look of a secret keeps them here")  # fmt: skip
     add("--exclude", action="append", default=[], metavar="GLOB", help="files that stay here")
+    add("--input", type=parse_input, action="append", default=[], dest="files", metavar="SRC[:DST]",
+        help="a file or folder of any size that goes with this cell, and where it lies then")  # fmt: skip
     add("--max-file", type=parse_size, default=_LIMITS.file_bytes, metavar="SIZE", help="of one file (default 50MB)")
     add("--max-bundle", type=parse_size, default=_LIMITS.bundle_bytes, metavar="SIZE", help="of all (default 200MB)")
     add("--max-files", type=parse_count, default=_LIMITS.files, metavar="N", help="that travel (default 100000)")
@@ -189,11 +195,17 @@ def cell_parser() -> Parser:
 
 
 def add_place(parser: Parser) -> None:
-    """The options that say where."""
-    add = parser.add_argument
-    add("--accelerator", type=parse_accelerator, metavar="KIND", help="cuda or mps; cpu, or nothing, for any machine")
-    add("--devices", type=parse_count, metavar="N", help="how many accelerators of that kind (default 1)")
-    add("--worker", type=parse_name, metavar="NAME", help="on this machine only")
+    """The options that say where: the same as in the terminal."""
+    for option in placement.OPTIONS:
+        about = (
+            option.help[:1].lower() + option.help[1:].removesuffix(".") if option.help[1:2].islower() else option.help
+        )
+        settings: dict[str, Any] = {"dest": option.keyword, "help": about}
+        if not option.metavar:
+            settings |= {"action": "store_true"}
+        else:
+            settings |= {"metavar": option.metavar} | ({"action": "append", "default": []} if option.repeats else {})
+        parser.add_argument(option.flag, **settings)
 
 
 def add_idle_timeout(parser: Parser) -> None:
@@ -208,11 +220,15 @@ def add_max_output(parser: Parser) -> None:
         help="of more text than this, show head and tail (default 200kB)")  # fmt: skip
 
 
-def requirements_of(given: argparse.Namespace) -> Requirements:
-    """What the options that say where ask for. Raises `UsageError`."""
-    if given.devices is not None and given.accelerator in (None, "cpu"):
-        raise UsageError("--devices counts accelerators: name their kind too, like --accelerator cuda")
-    return Requirements(accelerator=given.accelerator, devices=given.devices or 0, worker=given.worker)
+def requirements_of(given: argparse.Namespace, *, one_machine: bool = True) -> Requirements:
+    """What the options that say where ask for; a cell runs on `one_machine`. Raises `UsageError`."""
+    try:
+        requirements = placement.requirements(vars(given), placement.as_flag)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if one_machine and requirements.nodes > 1:
+        raise UsageError("--nodes: a cell runs on one machine; a command on several: gpulayer submit --nodes …")
+    return requirements
 
 
 def split(line: str) -> list[str]:
@@ -233,9 +249,11 @@ def parse_cell_line(line: str, kept: NotebookSession | None = None) -> CellOptio
     if given.help:
         raise HelpWanted(parser.format_help())
     requirements, session, idle_timeout_s = requirements_of(given), given.session, given.idle_timeout
+    waits = given.wait_for_worker
     if kept is not None and session in (None, kept.name):
         session, idle_timeout_s = kept.name, idle_timeout_s or kept.idle_timeout_s
-        requirements = kept.requirements if requirements == _ANYWHERE else requirements
+        if requirements == _ANYWHERE:
+            requirements, waits = kept.requirements, waits or kept.wait_for_worker
     if idle_timeout_s is not None and session is None:
         raise UsageError("--idle-timeout is of a session: name one with --session NAME")
     return CellOptions(
@@ -245,6 +263,7 @@ def parse_cell_line(line: str, kept: NotebookSession | None = None) -> CellOptio
         quiet=given.quiet,
         name=given.name or "",
         detach=given.detach,
+        wait_for_worker=waits,
         timeout_s=given.timeout,
         max_output_bytes=given.max_output,
         inputs=tuple(dict.fromkeys(given.inputs)),
@@ -253,5 +272,6 @@ def parse_cell_line(line: str, kept: NotebookSession | None = None) -> CellOptio
         source=given.source,
         include=tuple(given.include),
         exclude=tuple(given.exclude),
+        files=tuple(given.files),
         limits=Limits(bundle_bytes=given.max_bundle, file_bytes=given.max_file, files=given.max_files),
     )

@@ -29,6 +29,7 @@ __all__ = [
     "RuleSet",
     "compile_lines",
     "compile_rules",
+    "literal",
 ]
 
 IGNORE_FILES = (".gitignore", ".gpulayerignore")
@@ -110,6 +111,12 @@ class Rule:
     def names_something(self) -> bool:
         """Whether its last part has a letter or digit: `.env*` has, `*` has not."""
         return any(character.isalnum() for character in self.segments[-1])
+
+
+def literal(path: str) -> str:
+    """The pattern that means this path, whatever letters it has."""
+    escaped = _GLOB.sub(r"\\\g<0>", path)
+    return "\\" + escaped if escaped[:1] in ("!", "#") else escaped
 
 
 class RuleSet:

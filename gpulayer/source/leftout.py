@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpulayer.source.errors import shown
-from gpulayer.source.ignore import Exclusion
+from gpulayer.source.ignore import Exclusion, literal
 from gpulayer.source.scan import Bundle
 
 __all__ = ["glob_of", "why_missing"]
@@ -40,8 +40,7 @@ def why_missing(bundle: Bundle, text: str) -> str:
 
 def glob_of(path: str) -> str:
     """The glob that names this path and no other, as a shell's word."""
-    escaped = re.sub(r"([\\*?\[])", r"\\\1", path)
-    return shlex.quote("\\" + escaped if escaped[:1] in ("!", "#") else escaped)
+    return shlex.quote(literal(path))
 
 
 def _missed(bundle: Bundle, text: str) -> Iterator[str]:

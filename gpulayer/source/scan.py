@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 
 from gpulayer.source.digests import READ_AT_ONCE_BYTES, DigestCache
 from gpulayer.source.errors import SecretRefused, SourceError, SourceTooLarge, shown
-from gpulayer.source.ignore import Exclusion
+from gpulayer.source.ignore import Exclusion, literal
 from gpulayer.source.manifest import FileEntry, Manifest
 from gpulayer.source.secrets import secret_content, wants_content
 from gpulayer.source.stamps import Asked, Stamps
@@ -230,9 +231,17 @@ def _large_error(large: list[Found], limits: Limits) -> SourceTooLarge:
     it = "it" if len(large) == 1 else "them"
     return SourceTooLarge(
         f"{_largest(large)}: larger than {_human(limits.file_bytes)}, the limit for one file; leave {it} out with "
-        f"--exclude {shown(largest.path)}, allow {it} with --max-file {_rounded_up(_size(largest))}, or name what the "
-        f"job needs with --input {shown(largest.path)}"
+        f"--exclude {quote(literal(largest.path))}, allow {it} with --max-file {_rounded_up(_size(largest))}, or send "
+        f"what the job needs by itself: --input {_as_input(largest)}"
     )
+
+
+def _as_input(item: Found) -> str:
+    """SRC, or SRC:DST, with which a file gets the place that it has in the folder."""
+    name = item.path.rpartition("/")[2]
+    source = item.source.removeprefix(os.path.join(os.path.realpath(os.getcwd()), ""))
+    same = name == item.path and os.path.basename(source) == name
+    return quote(source if same else f"{source}:{item.path}")
 
 
 def _bundle_error(found: list[Found], limits: Limits) -> SourceTooLarge:
@@ -255,9 +264,10 @@ def _count_error(found: list[Found], limits: Limits) -> SourceTooLarge:
 def _secret_error(secrets: list[Secret]) -> SecretRefused:
     listed = ", ".join(f"{shown(secret.path)} ({secret.what})" for secret in secrets[:_LISTED])
     more = f" and {len(secrets) - _LISTED} more" if len(secrets) > _LISTED else ""
+    first = quote(literal(secrets[0].path))
     return SecretRefused(
-        f"not sent, looks like a secret: {listed}{more}; add it to .gpulayerignore, or allow it with "
-        f"--include {shown(secrets[0].path)}"
+        f"not sent, looks like a secret: {listed}{more}; leave it out with --exclude {first} or in .gpulayerignore, or "
+        f"allow it with --include {first}"
     )
 
 

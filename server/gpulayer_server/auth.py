@@ -99,7 +99,7 @@ def ended(token: Token, state: State) -> Problem:
     """What is said to whoever brings a token that is good for nothing any more."""
     what = f"the credential of worker {token.name}" if token.role == WORKER else f"the token {token.name}"
     words = {"revoked": "was revoked", "expired": "has expired", "used": f"was used already, by {token.used_by}"}
-    detail = "ask whoever runs the control plane for a new join line"
+    detail = f"ask whoever runs the control plane for a new join line, which {create(JOIN)} makes"
     if token.role not in (JOIN, WORKER):
         detail = f"ask whoever runs the control plane for another one, which {create(token.role, token.name)} makes"
     return Problem(status=401, code=f"token_{state}", title=f"{what} {words[state]}", detail=detail)

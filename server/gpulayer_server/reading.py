@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from gpulayer.protocol.types import TERMINAL, AttemptView, JobView, State, TaskView
 from gpulayer_server.clock import Clock
+from gpulayer_server.core.explaining import Why
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Job
 from gpulayer_server.core.views import (
@@ -30,12 +31,21 @@ class Reading:
     store: Store
     clock: Clock
 
-    def view(self, name: str, index: int | None = None) -> JobView | None:
-        """A job, with reasons while it waits; with `index`, as one task of it is. None: it is not there."""
+    def view(self, name: str, index: int | None = None, why: Why | None = None) -> JobView | None:
+        """A job, with reasons while it waits; with `index`, as one task of it is. None: it is not there.
+
+        `why`: of now, where many are looked at.
+        """
         job = self.plane.jobs.get(name)
-        if job is not None:
-            return waiting_view(self.plane, job, self.clock.now(), index) if index is None or job.task(index) else None
-        return self.stored_view(name, index)
+        if job is None:
+            return self.stored_view(name, index)
+        if index is not None and not job.task(index):
+            return None
+        return waiting_view(self.plane, job, self.clock.now(), index, why)
+
+    def why(self) -> Why:
+        """Why jobs wait, as of now."""
+        return Why(self.plane, self.clock.now())
 
     def stored_view(self, name: str, index: int | None = None) -> JobView | None:
         """The same by what is committed alone, whatever the plane knows by now."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gpulayer.protocol.types import JobView
 from gpulayer_server.core.events import Effects
+from gpulayer_server.core.explaining import Why
 from gpulayer_server.core.state import Job
 from gpulayer_server.core.views import names_of_workers, stored_view, waiting_view
 from gpulayer_server.reading import Reading
@@ -29,6 +30,8 @@ class Watcher(Protocol):
     """Someone who watches the whole fleet."""
 
     def changed(self, jobs: set[str]) -> None: ...
+
+    def sampled(self, workers: set[str]) -> None: ...
 
 
 class Telling:
@@ -80,6 +83,9 @@ class Telling:
         if effects.rows or effects.fleet_changed:
             for watcher in self.watchers:
                 watcher.changed({*effects.jobs})
+        if effects.sampled:
+            for watcher in self.watchers:
+                watcher.sampled(effects.sampled)
 
     def tell_late(self, effects: Effects, views: dict[Followed, JobView]) -> None:
         """Who began to follow while a unit was being written sees what it wrote: the plane may know more by now."""
@@ -103,9 +109,10 @@ class Telling:
         """The fleet changed: those who follow a waiting job see its reasons anew."""
         self._news = None
         plane, now = self._reading.plane, self._reading.clock.now()
+        why = Why(plane, now)
         for name, index in [(name, index) for name, each in self.followers.items() for index in each]:
             job = plane.jobs.get(name)
-            view = waiting_view(plane, job, now, index) if job is not None else None
+            view = waiting_view(plane, job, now, index, why) if job is not None else None
             if view is not None and view.reasons:
                 self._update((name, index), view)
 

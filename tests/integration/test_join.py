@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -181,11 +182,13 @@ def test_a_revoked_worker_says_so_once_and_ends(home: Deployment, notebook: Note
     assert "Ctrl-C ends it and what runs here" in begun
     assert line == (
         "gpulayer keeper: the agent gave up: refused by the control plane: "
-        "the credential of worker beta was revoked: ask whoever runs the control plane for a new join line"
+        "the credential of worker beta was revoked: ask whoever runs the control plane for a new join line, "
+        "which `gpulayer token create --role join` makes"
     )
     again = run(home, worker.data)
     assert again == (1, [f"gpulayer-worker: {url} refuses it: the credential of worker beta was revoked: ask whoever "
-                         "runs the control plane for a new join line"])  # fmt: skip
+                         "runs the control plane for a new join line, "
+                         "which `gpulayer token create --role join` makes"])  # fmt: skip
     joins(home, "beta", url, "--token", new_token(home))  # with a new line it is the same worker again
     works(notebook, "beta")
     assert [each.name for each in home.api.workers()].count("beta") == 1
@@ -307,8 +310,9 @@ def test_what_is_revoked_while_it_is_away_ends_when_it_comes_back(
     revoke(home, "eta")
     with proxy:
         assert ends(worker) == 1
-    [begun, line] = said(worker).splitlines()
+    begun, *away, line = said(worker).splitlines()
     assert "Ctrl-C ends it and what runs here" in begun
+    assert all(re.match("gpulayer: control plane .* (out of reach for|back after)", each) for each in away), away
     assert "refused by the control plane: the credential of worker eta was revoked" in line
 
 
@@ -341,7 +345,7 @@ def test_tokens_that_let_nobody_in(home: Deployment) -> None:
     assert "refuses it: the token spent was used already, by theta: ask" in refused(home, url, "--token", used)
     wrong = refused(home, url, "--token", home.plane.endpoint.token)
     assert wrong.endswith(
-        "a token of the role admin may not do this: POST /v1/join needs a token of the role join, which "
+        "a token of the role admin may not do this: joining with a machine needs a token of the role join, which "
         "`gpulayer token create --role join` makes on the control plane's machine"
     )
 

@@ -144,7 +144,7 @@ def test_an_accelerator_that_nobody_has_is_refused_with_a_reason_for_each_worker
         ("--sesion x", "unknown option --sesion; did you mean --session?"),
         ("--timeout soon", "'soon' is no duration; write it like 90s, 5min or 2h"),
         ("--max-output much", "'much' is no size; write it like 500kB or 20MB"),
-        ("--accelerator tpu", "unknown accelerator 'tpu': cuda, mps or cpu"),
+        ("--accelerator tpu", "unknown accelerator 'tpu': cuda, rocm, mps or cpu"),
         ("--devices 2", "--devices counts accelerators: name their kind too, like --accelerator cuda"),
         ("--session 'x", "the line can't be read: No closing quotation"),
     ],

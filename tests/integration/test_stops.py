@@ -110,10 +110,12 @@ def test_a_timeout_ends_the_cell_and_says_so(deployment: Deployment, notebook: N
     assert not result.ok
     assert "timed out after 1 s" in result.status[-1]
     assert "line 4" in result.traceback  # where it was
-    assert result.traceback.splitlines()[-1].endswith("failed on alpha: timed out after 1 s")
+    assert result.traceback.splitlines()[-1].endswith(
+        "failed on alpha: timed out after 1 s, its --timeout; last line: go"
+    )
     job = deployment.api.jobs(limit=1)[0]
     assert job.outcome is not None
-    assert (job.state, job.outcome.problem) == (State.FAILED, "timed out after 1 s")
+    assert (job.state, job.outcome.problem) == (State.FAILED, "timed out after 1 s, its --timeout; last line: go")
 
 
 def test_after_all_of_this_a_cell_runs(notebook: Notebook) -> None:

@@ -175,7 +175,7 @@ class CellRun:
         if self._command and reply is not None:
             self._end(from_reply(reply, wish=self._wish, problem=self._problem))
         else:
-            self._end(from_death(_DEATH, "", wish=self._wish, problem=self._problem))
+            self._end(from_death(_DEATH, "", wish=self._wish, problem=self._problem, ram_bytes=1))
 
     def _tell_begin(self) -> None:
         """A command is no longer young: of a smaller one only the end is told."""

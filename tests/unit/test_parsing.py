@@ -8,7 +8,16 @@ from gpulayer.parsing import parse_accelerator, parse_duration, parse_pair, pars
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("0", 0), ("500", 500), ("500kB", 500_000), ("5 MB", 5_000_000), ("1.5g", 1_500_000_000)]
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("500", 500),
+        ("500kB", 500_000),
+        ("5 MB", 5_000_000),
+        ("1.5g", 1_500_000_000),
+        ("2TB", 2 * 10**12),
+        ("40GiB", 40 * 2**30),
+    ],
 )
 def test_sizes(text: str, count: int) -> None:
     assert parse_size(text) == count
@@ -22,7 +31,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "5 weeks", "1e3", "5 TB"])
+@pytest.mark.parametrize("text", ["", "x", "-1", "5 weeks", "1e3", "5 PB", "4 i"])
 def test_what_is_neither(text: str) -> None:
     with pytest.raises(ValueError, match="write it like"):
         parse_size(text)
@@ -30,10 +39,10 @@ def test_what_is_neither(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize(("text", "near"), [("gpu", "cuda"), ("cida", "cuda"), ("metal", "mps")])
+@pytest.mark.parametrize(("text", "near"), [("gpu", "cuda"), ("cida", "cuda"), ("metal", "mps"), ("amd", "rocm")])
 def test_an_accelerator_that_is_none(text: str, near: str) -> None:
     assert parse_accelerator("cuda") == "cuda"
-    with pytest.raises(ValueError, match=f"unknown accelerator '{text}': cuda, mps or cpu; did you mean {near}"):
+    with pytest.raises(ValueError, match=f"unknown accelerator '{text}': cuda, rocm, mps or cpu; did you mean {near}"):
         parse_accelerator(text)
 
 

@@ -15,6 +15,7 @@ NAMES = [
     "Client",
     "Command",
     "ControlPlaneError",
+    "Explanation",
     "GpulayerError",
     "Job",
     "JobCancelled",
@@ -24,6 +25,7 @@ NAMES = [
     "RequestRefused",
     "Source",
     "__version__",
+    "explain",
     "load_ipython_extension",
     "unload_ipython_extension",
 ]

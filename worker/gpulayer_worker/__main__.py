@@ -21,6 +21,7 @@ from gpulayer.protocol.endpoint import REMOTE, Endpoint, data_folder, on_loopbac
 from gpulayer.protocol.localdisk import network_filesystem
 from gpulayer.protocol.pin import unencrypted
 from gpulayer_worker.credential import GONE_S, JoinError, address, joined_endpoint, read_credential
+from gpulayer_worker.inventory import location
 
 _TOKEN_LETTERS = 4096  # what surely fits into a pipe
 # With `-m` Python would look for modules in the current folder first: whoever may write there would get the token.
@@ -126,6 +127,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
         command.add_argument("--reserve-bytes", type=int, default=1 << 30, help="free disk below which output waits")
         command.add_argument("--cache-bytes", type=int, help="of files that jobs were given, kept for later ones; by "
                              "default 20 GB, or a tenth of the disk if that is less")  # fmt: skip
+        command.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="what jobs can ask for "
+                             "by --worker-label; gpulayer.dev/network-group=NAME for machines near each other")  # fmt: skip
+        command.add_argument("--region", default="", help="where the machine is; by default GPULAYER_REGION, or what "
+                             "Google's cloud says of its own machines")  # fmt: skip
+        command.add_argument("--zone", default="", help="likewise, by default GPULAYER_ZONE")
         command.add_argument("--portable", action="store_true", help="use nothing that only Linux has")
         command.add_argument("--local", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -171,6 +177,10 @@ def _join(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> str:
     if options.slots is not None and options.slots < 1:
         return f"--slots {options.slots}: a worker offers at least one"
+    try:
+        location.labels(options.label)
+    except ValueError as error:
+        return str(error)
     kind = network_filesystem(_data(options))
     if kind:
         text = f"{_data(options)} lies on a network file system ({kind}), where locks and sockets are not safe"
@@ -274,13 +284,15 @@ def agent_argv(options: argparse.Namespace) -> list[str]:
         argv += ["--slots", str(options.slots)]
     if options.cache_bytes is not None:
         argv += ["--cache-bytes", str(options.cache_bytes)]
+    for flag, words in (("--region", [options.region]), ("--zone", [options.zone]), ("--label", options.label)):
+        argv += [f"{flag}={word}" for word in words if word]
     argv += [flag for flag, on in (("--portable", options.portable), ("--local", options.local)) if on]
     return argv
 
 
 def _agent(options: argparse.Namespace) -> int:
     from gpulayer_worker.agent import Agent, Options
-    from gpulayer_worker.inventory import usable_cores
+    from gpulayer_worker.inventory.limits import usable_cores
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
@@ -299,6 +311,9 @@ def _agent(options: argparse.Namespace) -> int:
         warm=options.warm,
         reserve_bytes=options.reserve_bytes,
         cache_bytes=options.cache_bytes,
+        region=options.region,
+        zone=options.zone,
+        labels=location.labels(options.label),
     )
 
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease that somebody wants back while `rooms` has it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import shutil
 import time
@@ -31,12 +32,13 @@ from gpulayer_worker import link
 from gpulayer_worker.attemptlog import AttemptLog
 from gpulayer_worker.channel import Channel
 from gpulayer_worker.comms import pass_on
-from gpulayer_worker.inventory import take_inventory
 from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.kernels import Kernel, Kernels
 from gpulayer_worker.layout import Layout
+from gpulayer_worker.machine import Machine
 from gpulayer_worker.opensessions import OpenSessions
 from gpulayer_worker.options import Options
+from gpulayer_worker.probes import Probes
 from gpulayer_worker.reports import Reports
 from gpulayer_worker.rooms import Rooms
 from gpulayer_worker.run.cell import CellRun
@@ -93,16 +95,33 @@ class Agent:
         self._log = AttemptLog(self.layout, lambda: self._link.held, lambda name: name in self._runs)
         self._open = OpenSessions(self, lambda: list(self._runs.values()), self._spawn)
         self.sessions, self.ended_sessions = self._open.kernels, self._open.ended
+        self.machine = Machine(
+            options,
+            self.layout,
+            changed=lambda inventory: self.emit(link.MachineChanged(inventory=inventory)),
+            measured=lambda sample: self.emit(link.Measured(sample=sample)),
+            holds=lambda: any(each.assign.devices and not each.gone for each in self._link.held.values()),
+            environ=os.environ,
+            prober=lambda tell: Probes(options.python, options.data, tell),
+        )
         self._done: asyncio.Future[int]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What the machine has, as is known now."""
+        return self.machine.inventory.devices
+
+    @property
+    def ram_bytes(self) -> int:
+        """The machine's memory, within its limits."""
+        return self.machine.inventory.ram_bytes
 
     # ---------------------------------------------------------------- life
 
     async def run(self) -> int:
         """Until told to end; the exit code for the keeper."""
         self._done = asyncio.get_running_loop().create_future()
-        self._inventory = await asyncio.to_thread(take_inventory)
-        self.devices: tuple[Device, ...] = self._inventory.devices
-        self.ram_bytes = self._inventory.ram_bytes
+        looked = asyncio.ensure_future(self.machine.start())
         self.watch = FolderWatch(portable=self.options.portable)
         self.keeper = KeeperLink(self.options.data, self.options.agent_argv, portable=self.options.portable)
         await self.keeper.start()
@@ -110,10 +129,15 @@ class Agent:
         self.workspaces = Workspaces(
             Blobs(self.layout.blobs), self.endpoint, self._blobs_beside, cache_bytes=self.options.cache_bytes
         )
+        await looked
         await self._find_what_was()
         await asyncio.to_thread(self.layout.furnish)
         self._channel = Channel(
-            self._find_endpoint, opened=self._opened, received=self._received, closed=self._disconnected
+            self._find_endpoint,
+            opened=self._opened,
+            received=self._received,
+            closed=self._disconnected,
+            tell=self.keeper.say,
         )
         self._spawn(self._channel.run())
         self._spawn(self._tick())
@@ -121,6 +145,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.machine.close()
         await self.kernels.close()
         await self.keeper.close(code)  # last: whoever still asked the keeper would start another one
         self.watch.close()
@@ -217,6 +242,7 @@ class Agent:
         while True:
             await asyncio.sleep(_TICK_S)
             self._beat()
+            self.machine.tick(connected=self._link.welcomed)
             for run in list(self._runs.values()):
                 run.tell_blocked()
             away_since = self._channel.away_since
@@ -230,7 +256,7 @@ class Agent:
         full = self.layout.disk_low(self.reserve_bytes)
         self.emit(link.Full(reason=full), link.Tick())
         if self._link.welcomed:
-            self._channel.send([Heartbeat(notes=(f"{full}; output waits",) if full else (), full=full)])
+            self._channel.send([Heartbeat(notes=(full,) if full else (), full=full)])
 
     # ---------------------------------------------------------------- the link's effects
 
@@ -243,6 +269,8 @@ class Agent:
         now = boottime()
         effects: list[link.Effect] = []
         for event in events:
+            if isinstance(event, link.Ended) and event.attempt in self._link.held:
+                self.machine.ended(self._link.held[event.attempt].assign.devices, event.outcome)
             effects += self._link.handle(event, now)
         self._log.changed(effect.attempt for effect in effects if isinstance(effect, link.Persist))
         self._log.write()  # before what relies on it
@@ -340,7 +368,7 @@ class Agent:
                 name=self.options.name,
                 version=__version__,
                 slots=self.options.slots,
-                inventory=self._inventory,
+                inventory=self.machine.inventory,
                 local=self.options.local,
                 attempts=effect.attempts,
                 sessions=effect.sessions,

@@ -25,6 +25,8 @@ _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 5.0
 _SAID_AGAIN_S = 5.0  # after the first word that nobody answers; then at twice the time
 _SAID_AT_LEAST_S = 600.0
+_TOLD_AFTER_S = 2.0  # of being away: a control plane that is only started again is back by then
+_TOLD_AGAIN_S = 60.0  # at the earliest, where the reason is another one
 
 
 def frames(messages: list[WorkerMessage]) -> Iterator[list[WorkerMessage]]:
@@ -74,17 +76,21 @@ class Channel:
         opened: Callable[[], None],
         received: Callable[[list[ServerMessage]], None],
         closed: Callable[[], None],
+        tell: Callable[[str], None] = lambda _: None,
     ):
+        """`tell` takes a line for the worker's terminal: that nobody answers, why, and that somebody does again."""
         self._endpoint = endpoint
         self._opened = opened
         self._received = received
         self._closed = closed
+        self._tell = tell
         self._outgoing: list[WorkerMessage] = []
         self._wake = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._backoff_s = _FIRST_BACKOFF_S
         self.away_since: float | None = None  # the loop's time since when nobody answers
         self._say_after_s = 0.0  # of being away: then it is said again
+        self._told: tuple[float, str] | None = None  # when and why, of this time of being away
         self._url = self._fingerprint = ""
 
     def send(self, messages: list[WorkerMessage]) -> None:
@@ -126,10 +132,18 @@ class Channel:
         if self.away_since is None:
             self.away_since, self._say_after_s = now, 0.0
         away_s = now - self.away_since
+        text = f"{self._who()} out of reach for {away_s:.0f} s: {why}; next try in {pause_s:.1f} s; jobs go on"
         if away_s >= self._say_after_s:
             self._say_after_s = min(max(2 * away_s, _SAID_AGAIN_S), away_s + _SAID_AT_LEAST_S)
-            text = f"control plane {self._url or 'of this machine'} out of reach for {away_s:.0f} s: {why}"
-            log.warning("%s; next try in %.1f s; jobs go on", text, pause_s)
+            log.warning("%s", text)
+        told = self._told
+        news = away_s >= _TOLD_AFTER_S if told is None else why != told[1] and away_s >= told[0] + _TOLD_AGAIN_S
+        if news:
+            self._told = away_s, why
+            self._tell(text)
+
+    def _who(self) -> str:
+        return f"control plane {self._url or 'of this machine'}"
 
     def _untrusted(self, error: ssl.SSLCertVerificationError) -> str:
         if not self._fingerprint:
@@ -187,8 +201,11 @@ class Channel:
     def _heard(self) -> None:
         self._backoff_s = _FIRST_BACKOFF_S
         if self.away_since is not None:
-            log.warning("control plane back after %.0f s", asyncio.get_running_loop().time() - self.away_since)
-            self.away_since = None
+            away_s = asyncio.get_running_loop().time() - self.away_since
+            log.warning("control plane back after %.0f s", away_s)
+            if self._told is not None:
+                self._tell(f"{self._who()} back after {away_s:.0f} s")
+            self.away_since = self._told = None
 
     async def _send_all(self, connection: ClientConnection, order: Order) -> None:
         try:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import Device
+from gpulayer_worker.inventory.limits import allowed_cores, node_cores
 
 _NAMES = frozenset(
     {
@@ -53,7 +56,7 @@ _NAMES = frozenset(
         "GPULAYER_FAILPOINTS",
     }
 )
-_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "ROCM_", "HIP_")
+_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "ROCM_", "HIP_", "ROCR_")
 
 
 def allowed(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -63,8 +66,43 @@ def allowed(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def for_devices(devices: tuple[Device, ...], present: tuple[Device, ...]) -> dict[str, str | None]:
-    """The variables that show a job its own devices and no other: by UUID, in bus order; None unsets."""
-    if not any(device.kind == "cuda" for device in present):
+    """The variables that show a job its own devices and no other: by UUID, MIG slices by theirs; None unsets.
+
+    `present`: those of the machine. Where it has none of a kind, nothing is said of that kind.
+    """
+    kinds = {device.kind for device in (*present, *devices)}
+    env: dict[str, str | None] = {}
+    if "cuda" in kinds:
+        visible = ",".join(device.uuid for device in devices if device.kind == "cuda")
+        env |= {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if "rocm" in kinds:
+        own = [device.uuid for device in devices if device.kind == "rocm"]
+        # HIP counts what ROCR shows; for both, what names no device ends the list
+        env |= {
+            "ROCR_VISIBLE_DEVICES": ",".join(own) or "-1",
+            "HIP_VISIBLE_DEVICES": ",".join(map(str, range(len(own)))) or "-1",
+        }
+    return env
+
+
+def for_nodes(assign: Assign) -> dict[str, str]:
+    """What a task of a job on many machines is told of them: its rank, how many, the workers' names by rank."""
+    if not assign.nodes:
         return {}
-    visible = ",".join(device.uuid for device in devices if device.kind == "cuda")
-    return {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {
+        "GPULAYER_NODE_RANK": str(assign.index),
+        "GPULAYER_NODES": str(len(assign.nodes)),
+        "GPULAYER_NODE_NAMES": ",".join(assign.nodes),
+    }
+
+
+def bound_cpus(assign: Assign, root: Path = Path("/")) -> tuple[int, ...]:
+    """The cores next to a job's devices, of those that we may use, where it asked for that; () for no bounds.
+
+    Where a machine does not say which cores those are, a job runs on all of them.
+    """
+    if not assign.spec.requirements.bind_cpus:
+        return ()
+    nodes = {device.numa for device in assign.devices if device.numa is not None}
+    near = frozenset[int]().union(*(node_cores(node, root) for node in nodes))
+    return tuple(sorted(near & allowed_cores()))

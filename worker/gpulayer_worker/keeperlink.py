@@ -95,6 +95,14 @@ class KeeperLink:
                     log.info("the keeper was gone before this agent left")
             await self._client.close()
 
+    def say(self, text: str) -> None:
+        """One line on the terminal where the worker was started, if there still is one."""
+        try:
+            if self._client is not None:
+                self._client.send([{"op": "say", "text": text}])
+        except KeeperGone:
+            log.info("the keeper was gone before it could say: %s", text)
+
     @property
     def path(self) -> str:
         """Where commands are looked for that have no PATH of their own."""

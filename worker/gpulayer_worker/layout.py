@@ -124,7 +124,8 @@ class Layout:
         free = shutil.disk_usage(self.data).free
         if free >= reserve_bytes:
             return ""
-        return f"disk below its reserve: {free / 1e9:.1f} GB free of {reserve_bytes / 1e9:.1f} GB wanted in {self.data}"
+        figures = f"{_size(free)} free of a reserve of {_size(reserve_bytes)} in {self.data}"
+        return f"takes no work, and output waits: disk below its reserve, {figures}; make room there"
 
     # ---------------------------------------------------------------- identity
 
@@ -256,6 +257,10 @@ def _named(data: Path, kind: str, name: str) -> Path:
     if not _SAFE.fullmatch(name):
         raise LayoutError(f"not a name: {name[:80]!r}")
     return data / kind / name
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _furnish(folder: Path) -> None:

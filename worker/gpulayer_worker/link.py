@@ -20,11 +20,13 @@ from gpulayer.protocol.messages import (
     Forget,
     HeartbeatAck,
     HeldSession,
+    InventoryChanged,
     NotStarted,
     Progress,
     Recorded,
     Refuse,
     Released,
+    Sampled,
     ServerMessage,
     SessionEnded,
     Shutdown,
@@ -53,6 +55,8 @@ from gpulayer_worker.link_events import (
     Held,
     Interrupt,
     Kill,
+    MachineChanged,
+    Measured,
     Persist,
     Received,
     Reconnect,
@@ -85,6 +89,8 @@ __all__ = [
     "Interrupt",
     "Kill",
     "Link",
+    "MachineChanged",
+    "Measured",
     "Persist",
     "Received",
     "Reconnect",
@@ -130,6 +136,7 @@ class Link:
         self.last_word = now
         self.epoch = 0
         self._full = ""  # why no more work is taken
+        self._machine: InventoryChanged | None = None  # since the hello, and not sent: nobody had welcomed us
         self._now = now
         self._leases = Leases(now, part=LEASE_PART, resumed_s=RESUMED_LEASE_S)
         self._ahead = Ahead(slots)
@@ -164,6 +171,7 @@ class Link:
                 self._leases.connected()
                 self.ended_sessions.clear()
                 self._ahead.clear()
+                self._machine = None  # the hello says it
                 out.append(self._hello())
             case Disconnected():
                 self.connected = self.welcomed = False
@@ -202,6 +210,11 @@ class Link:
                 self._full = reason
             case Doing(attempt=name, text=text) if name in self.held:
                 self._tell(Progress(attempt=name, text=text), out)
+            case MachineChanged(inventory=inventory):
+                self._machine = None if self.welcomed else InventoryChanged(inventory=inventory)
+                self._tell(InventoryChanged(inventory=inventory), out)
+            case Measured(sample=sample):
+                self._tell(Sampled(sample=sample), out)
             case _:
                 pass  # about an attempt that was let go of meanwhile
 
@@ -389,6 +402,9 @@ class Link:
         self.welcomed = True
         self.epoch = welcome.epoch
         self._leases.welcomed(self.connected_at, welcome.lost_after_s)
+        if self._machine is not None:
+            out.append(Send(message=self._machine))
+            self._machine = None
         for name, reason in self.ended_sessions.items():  # the hello declared them
             out.append(Send(message=SessionEnded(session=name, reason=reason)))
         for verdict in welcome.verdicts:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpulayer.protocol.messages import Assign, Finished, HeldAttempt, HeldSession, ServerMessage, WorkerMessage
-from gpulayer.protocol.types import Outcome
+from gpulayer.protocol.types import Inventory, Outcome, Sample
 
 # ---------------------------------------------------------------- events
 
@@ -107,6 +107,20 @@ class Full:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachineChanged:
+    """The machine, or what is known of it, is another than the last hello, or the last of these, said."""
+
+    inventory: Inventory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How the machine fares."""
+
+    sample: Sample
+
+
 Event: TypeAlias = (
     Connected
     | Disconnected
@@ -121,6 +135,8 @@ Event: TypeAlias = (
     | Doing
     | Tick
     | Full
+    | MachineChanged
+    | Measured
 )
 
 # ---------------------------------------------------------------- effects

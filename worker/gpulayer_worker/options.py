@@ -21,3 +21,6 @@ class Options:
     warm: int = 1
     reserve_bytes: int = 1 << 30
     cache_bytes: int | None = None  # of blobs that are kept; None: `gpulayer.source.cache.default_limit`
+    region: str = ""
+    zone: str = ""
+    labels: dict[str, str] = field(default_factory=dict[str, str])

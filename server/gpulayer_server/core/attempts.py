@@ -19,7 +19,7 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
 )
 from gpulayer.protocol.types import Outcome, State
-from gpulayer_server.core import sessions
+from gpulayer_server.core import condition, gangs, sessions
 from gpulayer_server.core.ending import end_task
 from gpulayer_server.core.events import Effects, WorkerSaid
 from gpulayer_server.core.state import Attempt, Task, Worker
@@ -64,7 +64,7 @@ def _heard(plane: Plane, worker: Worker, message: WorkerMessage, now: float, out
         case Progress(attempt=name, text=text):
             _progress(plane, _current(plane, worker, name), text, out)
         case _:
-            pass  # Hello and Output come in by doors of their own
+            condition.heard(plane, worker, message, now, out)  # Hello and Output come in by doors of their own
 
 
 def _beat(plane: Plane, worker: Worker, message: Heartbeat, out: Effects) -> None:
@@ -128,6 +128,10 @@ def _finished(plane: Plane, worker: Worker, event: WorkerSaid, message: Finished
 
 def _end(plane: Plane, attempt: Attempt, message: Finished, now: float, out: Effects) -> None:
     task, outcome = plane.tasks[attempt.task], message.outcome
+    if gangs.never_began(plane.jobs[task.job], task, outcome, began=message.began):
+        close_attempt(plane, attempt, message.end_offset, "taken back: not all of its job could begin", now, out)
+        gangs.given_back(plane, task, "taken back", now, out)
+        return
     unsaid = attempt.started_at is None and (message.began or outcome.state is State.SUCCEEDED)
     if unsaid or task.state is State.UNREACHABLE:
         started(plane, attempt, max(attempt.assigned_at, now - (outcome.wall_s or 0.0)), out)
@@ -161,6 +165,8 @@ def requeue_unstarted(plane: Plane, task: Task, reason: str, now: float, out: Ef
     elif task.cancel_wanted:
         problem = "cancelled while its machine was out of reach; it had not started"
         end_task(plane, task, State.FAILED, Outcome(state=State.FAILED, problem=problem), now, out)
+    elif plane.jobs[task.job].spec.gang:
+        gangs.given_back(plane, task, reason, now, out)
     else:
         task.move(State.QUEUED)
         out.put(task)
@@ -236,7 +242,7 @@ def drop_attempt(plane: Plane, attempt: Attempt, now: float, out: Effects) -> No
     plane.look_for_room = True
     worker = plane.workers.get(attempt.worker)
     if worker is not None:
-        worker.holders.pop(attempt.id, None)
+        worker.free(attempt.id)
     task = plane.tasks.get(attempt.task)
     if task is not None and task.attempt is attempt and task.done:
         plane.done_with(task)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 from gpulayer.protocol.types import CellSpec, CommandSpec, JobSpec, Problem
+from gpulayer_server.scheduling import asked
 
 MOST_TASKS = 10_000
 _MOST_AFTER = 1_000
@@ -14,6 +16,9 @@ _LETTERS = 200  # of a name, a label
 _HIGHEST_PRIORITY = 1_000_000
 _HIGHEST_INDEX = 2**31 - 1
 _MOST_RETRIES = 1_000
+
+
+_of_requirements = lru_cache(4096)(asked.problem_of)  # of many jobs that come together they are the same
 
 
 def problem_of(spec: JobSpec) -> Problem | None:
@@ -32,6 +37,8 @@ def _problem(spec: JobSpec) -> str | None:
         title = f"a job is either a cell or a command, this one is {'neither' if cell is None else 'both'}"
     if title is None and spec.array:
         title = next(_of_array(spec), None)
+    if title is None and spec.gang:
+        title = next(_of_gang(spec), None)
     return title or next(_of_numbers(spec), None) or next(_of_words(spec), None)
 
 
@@ -68,8 +75,9 @@ def _of_numbers(spec: JobSpec) -> Iterator[str]:
         yield f"timeout_s is a time in seconds above 0, not {spec.timeout_s}"
     if not _is_time(spec.grace_s):
         yield f"grace_s is a time in seconds, not {spec.grace_s}"
-    if spec.requirements.devices < 0:
-        yield f"devices is a number of devices, not {spec.requirements.devices}"
+    problem = _of_requirements(spec.requirements)
+    if problem is not None:
+        yield problem
 
 
 def _is_time(seconds: float) -> bool:
@@ -89,6 +97,18 @@ def _of_array(spec: JobSpec) -> Iterator[str]:
     count = sum(high - low + 1 for low, high in spec.array)
     if count > MOST_TASKS:
         yield f"an array has {MOST_TASKS:,} tasks at most, this one {count:,}: submit it in parts"
+
+
+def _of_gang(spec: JobSpec) -> Iterator[str]:
+    nodes = spec.requirements.nodes
+    on = f"on {nodes:,} machines at once"
+    if spec.cell is not None:
+        session = f", such as session {spec.session!r}," if spec.session else ""
+        yield f"a cell runs in one kernel{session} and not {on}: submit a command for that, or leave nodes out"
+    if spec.array:
+        yield f"a job {on} is one program, an array many of one machine each: leave nodes or the array out"
+    if spec.retries:
+        yield f"a job {on} can't be retried: with retries={spec.retries} its lost ones would begin anew, the others not"
 
 
 def _of_words(spec: JobSpec) -> Iterator[str]:

@@ -143,6 +143,7 @@ class Effects:
     marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # attempt, why it is truncated
     changed: set[str] = field(default_factory=set[str])  # jobs whose view is another now
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])  # the same, as records: one may be history by now
+    sampled: set[str] = field(default_factory=set[str])  # workers of which it is known anew how they fare
     fleet_changed: bool = False  # reasons of waiting jobs may be others now
 
     def put(self, *rows: Row) -> None:

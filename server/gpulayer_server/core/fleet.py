@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpulayer.protocol.messages import CancelAttempt, HeldAttempt, Hello, Refuse, Shutdown, Verdict, Welcome
+from gpulayer.protocol.messages import HeldAttempt, Hello, Refuse, Shutdown, Verdict, Welcome
 from gpulayer.protocol.types import PROTOCOL_VERSION, State
-from gpulayer_server.core import attempts, sessions
+from gpulayer_server.core import attempts, condition, gangs, sessions
+from gpulayer_server.core.ending import cancel_attempt
 from gpulayer_server.core.events import Effects, WorkerConnected
 from gpulayer_server.core.state import Attempt, Worker
 
@@ -97,9 +98,16 @@ def _reconcile(plane: Plane, worker: Worker, event: WorkerConnected, now: float,
         sessions.ended(plane, worker, session.id, reason, out)
     for verdict in verdicts:
         attempt = plane.attempts.get(verdict.attempt)
-        if attempt is not None and not attempt.over and plane.tasks[attempt.task].cancel_wanted:
-            grace_s = plane.jobs[plane.tasks[attempt.task].job].spec.grace_s
-            out.send(event.conn, CancelAttempt(attempt=attempt.id, grace_s=grace_s))
+        if attempt is not None and not attempt.over:
+            _end_is_wanted(plane, attempt, out)
+
+
+def _end_is_wanted(plane: Plane, attempt: Attempt, out: Effects) -> None:
+    """Say again, to a worker that is back, that an attempt is to end."""
+    task = plane.tasks[attempt.task]
+    job = plane.jobs[task.job]
+    if task.cancel_wanted or gangs.being_taken_back(job):
+        cancel_attempt(plane, job, task, out)
 
 
 def _session_goes_on(plane: Plane, worker: Worker, name: str) -> bool:
@@ -147,7 +155,7 @@ def gone(plane: Plane, conn: int, now: float, out: Effects) -> None:
     worker = plane.by_conn.pop(conn, None)
     if worker is None:
         return
-    worker.conn = None
+    worker.conn = worker.sample = worker.sampled_at = None
     worker.gone_since = now
     plane.fleet_is_another()
     out.put(worker)
@@ -160,6 +168,7 @@ def tick(plane: Plane, now: float, out: Effects) -> None:
     plane.ticks += 1
     plane.forget_keys()
     for worker in plane.workers.values():
+        condition.forget_stale(plane, worker, now, out)
         if worker.conn is not None and now - worker.last_seen_at > plane.settings.silent_after_s:
             conn = worker.conn
             gone(plane, conn, now, out)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpulayer.protocol.messages import CancelAttempt
 from gpulayer.protocol.types import Outcome, Problem, State
 from gpulayer_server.core import attempts
-from gpulayer_server.core.ending import end_task, heard, wait_for
+from gpulayer_server.core.ending import cancel_attempt, end_task, heard, wait_for
 from gpulayer_server.core.events import CancelWanted, Effects, Submission, Submitted, SubmittedBatch
 from gpulayer_server.core.state import Job, Task
 from gpulayer_server.core.views import job_view
@@ -120,6 +119,10 @@ def cancel(plane: Plane, event: CancelWanted, now: float, out: Effects) -> None:
         return
     plane.queue.remove_all([task.id for task in job.tasks])
     for task in job.tasks:
+        if not task.terminal and not task.cancel_wanted:
+            task.cancel_wanted = True
+            out.put(task)
+    for task in job.tasks:
         _cancel_task(plane, job, task, event.give_up, now, out)
     out.changed.add(job.id)
     out.replies.append((event.request, job_view(plane, job)))
@@ -129,13 +132,9 @@ def cancel(plane: Plane, event: CancelWanted, now: float, out: Effects) -> None:
 def _cancel_task(plane: Plane, job: Job, task: Task, give_up: bool, now: float, out: Effects) -> None:
     if task.terminal:
         return
-    if not task.cancel_wanted:
-        task.cancel_wanted = True
-        out.put(task)
     if task.state is State.QUEUED:
         end_task(plane, task, State.CANCELLED, Outcome(state=State.CANCELLED), now, out)
     elif give_up and task.state is State.UNREACHABLE:
         attempts.lose(plane, task, "given up while its machine was out of reach", now, out, retry=False)
     elif task.attempt is not None:
-        worker = plane.workers[task.attempt.worker]
-        out.send(worker.conn, CancelAttempt(attempt=task.attempt.id, grace_s=job.spec.grace_s))
+        cancel_attempt(plane, job, task, out)

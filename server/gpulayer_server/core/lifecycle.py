@@ -11,6 +11,7 @@ from gpulayer.protocol.types import TERMINAL, State
 MOVES: dict[tuple[State, State], str] = {
     (State.QUEUED, State.ASSIGNED): "a worker fits and has room",
     (State.QUEUED, State.CANCELLED): "a person cancels",
+    (State.QUEUED, State.FAILED): "another machine of its job had begun when this one could not",
     (State.QUEUED, State.REJECTED): "no worker could take it, or a job that it waits for did not succeed",
     (State.ASSIGNED, State.RUNNING): "the worker says: its first record is in the spool",
     (State.ASSIGNED, State.CANCELLED): "the worker confirms the cancel",

@@ -123,11 +123,12 @@ def _open_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) 
         worker=chosen.id,
         devices=_devices(requirements, chosen),
         opened_at=now,
+        requirements=requirements,
         idle_timeout_s=job.spec.cell.idle_timeout_s if job.spec.cell is not None else 0.0,
     )
     plane.sessions[session.id] = session
     plane.session_of[session.key] = session
-    chosen.holders[session.id] = session.devices
+    chosen.take(session.id, session.claim())
     out.put(session)
     _assign(plane, job, task, chosen, session.devices, session, now, out)
     return True
@@ -160,7 +161,7 @@ def _assign(
     task.attempt = attempt
     plane.attempts[attempt.id] = attempt
     if session is None:
-        worker.holders[attempt.id] = devices
+        worker.take(attempt.id, attempt.claim(job))
     else:
         session.running, session.idle_since = attempt.id, None
         ended = None if session.used else plane.ended_sessions.get(session.key)

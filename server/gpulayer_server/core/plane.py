@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from gpulayer.protocol.types import Requirements, State
-from gpulayer_server.core import attempts, ending, fleet, jobs, placing, sessions
+from gpulayer_server.core import attempts, ending, fleet, gangs, jobs, placing, sessions
 from gpulayer_server.core.events import (
     CancelWanted,
     Effects,
@@ -24,7 +24,18 @@ from gpulayer_server.core.events import (
     WorkerGone,
     WorkerSaid,
 )
-from gpulayer_server.core.state import Attempt, Job, JobKey, Session, SessionKey, Settings, Snapshot, Task, Worker
+from gpulayer_server.core.state import (
+    Attempt,
+    Claim,
+    Job,
+    JobKey,
+    Session,
+    SessionKey,
+    Settings,
+    Snapshot,
+    Task,
+    Worker,
+)
 from gpulayer_server.scheduling.match import unmet
 from gpulayer_server.scheduling.queue import Queue
 
@@ -211,11 +222,13 @@ class Plane:
             self.session_of[session.key] = session
             session.running = None
             session.idle_since = now
-            self._hold(session.worker, session.id, session)
+            self._hold(session.worker, session.id, session.claim())
+        jobs_there = {job.id: job for job in snapshot.jobs}
         for attempt in snapshot.attempts:
             self.attempts[attempt.id] = attempt
             if attempt.holds_slot:
-                self._hold(attempt.worker, attempt.id, attempt)
+                # Of a job that ended while processes of an attempt are left, the store gives the job all the same.
+                self._hold(attempt.worker, attempt.id, attempt.claim(jobs_there.get(attempt.task.rpartition("/")[0])))
             session = self.sessions.get(attempt.session) if attempt.session else None
             if session is not None and attempt.in_session:
                 session.running, session.idle_since = attempt.id, None
@@ -232,13 +245,13 @@ class Plane:
             in_vain = ending.wait_for(self, job, ended) if job.spec.after else []
             self.unheard += [(job.id, name) for name in in_vain]
             for task in job.tasks:
-                if task.state is State.QUEUED and not job.waits_for:
+                if task.state is State.QUEUED and not job.waits_for and not gangs.being_taken_back(job):
                     self.enqueue(task)
 
-    def _hold(self, worker_id: str, holder: str, what: Attempt | Session) -> None:
+    def _hold(self, worker_id: str, holder: str, claim: Claim) -> None:
         worker = self.workers.get(worker_id)
         if worker is not None:
-            worker.holders[holder] = what.devices
+            worker.take(holder, claim)
 
     def place_waiting(self, now: float, out: Effects) -> None:
         """Place what can be placed; reject what no worker could take."""

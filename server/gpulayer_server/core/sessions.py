@@ -43,7 +43,7 @@ def ended(plane: Plane, worker: Worker, name: str, reason: str, out: Effects) ->
     session.reason = session.reason or reason
     out.put(session)
     out.fleet_changed = True
-    worker.holders.pop(session.id, None)
+    worker.free(session.id)
     plane.look_for_room = True
     del plane.sessions[session.id]
     del plane.session_of[session.key]

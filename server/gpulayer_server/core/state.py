@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gpulayer.protocol.types import TERMINAL, Device, Inventory, JobSpec, Outcome, Reason, State
+from gpulayer.protocol.types import TERMINAL, Device, JobSpec, Outcome, Reason, Requirements, State
 from gpulayer_server.core.lifecycle import check_move
+from gpulayer_server.core.machine import Claim as Claim
+from gpulayer_server.core.machine import Worker as Worker
+from gpulayer_server.core.machine import claim
 
 SessionKey = tuple[str, str]  # owner, name
 #: Of so many sessions that ended by themselves it is kept why, for the next cell that names one.
 ENDED_SESSIONS = 1000
 JobKey = tuple[str, str]  # owner, idempotency key
+_NOTHING = Requirements()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,6 +52,14 @@ class Attempt:
     def holds_slot(self) -> bool:
         """An attempt in a session uses the session's slot."""
         return self.session is None and not self.released
+
+    def claim(self, job: Job | None) -> Claim:
+        """What it holds of its worker; without its job, only what its record tells."""
+        name = self.task.rpartition("/")[0]
+        if job is None:
+            return Claim(devices=self.devices, job=name, since=self.assigned_at)
+        spec = job.spec
+        return claim(spec.requirements, self.devices, owner=job.owner, job=name, name=spec.name, since=self.assigned_at)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -122,12 +134,12 @@ class Job:
     @property
     def many(self) -> bool:
         """Whether it has more than one task, or could have had."""
-        return bool(self.spec.array)
+        return bool(self.spec.array) or self.spec.gang
 
     def count(self) -> None:
         """Count its tasks, all of which must be there: from here on they keep the count themselves."""
         self.undone = sum([not task.done for task in self.tasks])
-        if self.spec.array:
+        if self.many:
             self.tally = _tally(self.tasks)
             for task in self.tasks:
                 task.tally = self.tally
@@ -135,7 +147,7 @@ class Job:
     @property
     def whole(self) -> State:
         """The state of the job as a whole: where some go on, what the furthest of them does; else how all ended."""
-        if not self.spec.array:
+        if not self.many:
             return self.tasks[0].state
         return whole_of(self.tally or _tally(self.tasks))
 
@@ -207,6 +219,7 @@ class Session:
     devices: tuple[Device, ...]
     opened_at: float
     idle_timeout_s: float
+    requirements: Requirements = _NOTHING  # of the cell that opened it: what it declared is held with it
     running: str | None = None  # the attempt in it
     idle_since: float | None = None
     used: bool = False  # a cell started in it: its kernel was there
@@ -219,53 +232,17 @@ class Session:
         """Owner and name: unique among those not closed."""
         return (self.owner, self.name)
 
-
-@dataclass(kw_only=True)
-class Worker:
-    """An agent on a machine, connected or not."""
-
-    id: str
-    name: str
-    slots: int
-    local: bool
-    inventory: Inventory
-    last_seen_at: float
-    nonce: str = ""
-    conn: int | None = None
-    gone_since: float | None = None  # set while not connected
-    notes: tuple[str, ...] = ()
-    full: str = ""  # why it takes no more work
-    ahead: int = 0  # small commands that may wait there for a slot; its own word, on this connection
-    holders: dict[str, tuple[Device, ...]] = field(default_factory=dict[str, tuple[Device, ...]])
-
-    @property
-    def slots_free(self) -> int:
-        """Slots that no attempt and no session holds."""
-        return max(0, self.slots - len(self.holders))
-
-    @property
-    def room_ahead(self) -> int:
-        """How many more small commands may be assigned, though no slot is free for them yet."""
-        return self.ahead - max(0, len(self.holders) - self.slots)
-
-    @property
-    def reachable(self) -> bool:
-        """Whether it is connected."""
-        return self.conn is not None
-
-    @property
-    def devices_free(self) -> list[Device]:
-        """Devices that no attempt and no session holds, in the inventory's order."""
-        taken = {device.uuid for held in self.holders.values() for device in held}
-        return [device for device in self.inventory.devices if device.uuid not in taken]
+    def claim(self) -> Claim:
+        """What it holds of its worker."""
+        return claim(self.requirements, self.devices, owner=self.owner, session=self.name, since=self.opened_at)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much of the fleet one owner's jobs may hold at once; None: as much as there is."""
+    """What an owner's jobs and sessions may hold at once; None: as much as there is."""
 
-    max_running: int | None = None  # tasks
-    max_devices: int | None = None
+    max_running: int | None = None  # slots
+    max_devices: int | None = None  # devices, also such as are shared
 
 
 @dataclass(kw_only=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gpulayer.protocol.types import AttemptView, JobView, SessionView, State, TaskView, WorkerView
-from gpulayer_server.core.explaining import why_waiting
-from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from gpulayer.protocol.types import AttemptView, Holder, JobView, SessionView, State, TaskView, WorkerView
+from gpulayer_server.core.explaining import Why
+from gpulayer_server.core.state import Attempt, Claim, Job, Session, Task, Worker
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
@@ -22,13 +22,14 @@ def job_view(plane: Plane, job: Job, index: int | None = None) -> JobView:
     return stored_view(job, names_of_workers(plane), index)
 
 
-def waiting_view(plane: Plane, job: Job, now: float, index: int | None = None) -> JobView:
-    """A live job; one that waits tells why, worker by worker, and how many stand before it."""
+def waiting_view(plane: Plane, job: Job, now: float, index: int | None = None, why: Why | None = None) -> JobView:
+    """A live job; one that waits tells why, worker by worker, and how many stand before it. `why`: that of now."""
     view = job_view(plane, job, index)
     if view.state is not State.QUEUED:
         return view
     task = (job.task(index) if index is not None else None) or job.shown
-    return replace(view, reasons=why_waiting(plane, task, now), ahead=plane.queue.ahead_of(task.id))
+    reasons, nearest = (why or Why(plane, now)).waits(task)
+    return replace(view, reasons=reasons, nearest=nearest, ahead=plane.queue.ahead_of(task.id))
 
 
 def names_of_workers(plane: Plane) -> dict[str, str]:
@@ -117,8 +118,8 @@ def attempt_view(attempt: Attempt, task: Task, worker_names: dict[str, str]) -> 
     )
 
 
-def worker_view(worker: Worker) -> WorkerView:
-    """A worker and what of it is free."""
+def worker_view(plane: Plane, worker: Worker, *, sampled: bool = True) -> WorkerView:
+    """A worker: what of it is free, who holds the rest and, where wanted, how it fares."""
     return WorkerView(
         id=worker.id,
         name=worker.name,
@@ -127,10 +128,34 @@ def worker_view(worker: Worker) -> WorkerView:
         slots_free=worker.slots_free,
         inventory=worker.inventory,
         devices_free=tuple(device.uuid for device in worker.devices_free),
-        sessions=sum(1 for holder in worker.holders if holder.startswith("s-")),
+        sessions=sum(1 for holder in worker.claims if holder in plane.sessions),
         local=worker.local,
         last_seen_at=worker.last_seen_at,
         notes=worker.notes,
+        full=worker.full,
+        sample=worker.sample if sampled else None,
+        sampled_at=worker.sampled_at if sampled else None,
+        ram_declared_bytes=worker.ram_declared_bytes,
+        cpu_declared=worker.cpu_declared,
+        holders=tuple([_holder(plane, name, claim) for name, claim in worker.claims.items()]),
+    )
+
+
+def _holder(plane: Plane, name: str, claim: Claim) -> Holder:
+    """Who holds something; of a session also the job that runs in it."""
+    job = claim.job
+    session = plane.sessions.get(name)
+    running = plane.attempts.get(session.running or "") if session is not None else None
+    if running is not None:
+        job = running.task.rpartition("/")[0]
+    return Holder(
+        job=job,
+        session=claim.session,
+        owner=claim.owner,
+        name=claim.name,
+        devices=tuple([device.uuid for device in claim.devices]),
+        vram_bytes=claim.vram_share_bytes,
+        since=claim.since,
     )
 
 

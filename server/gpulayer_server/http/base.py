@@ -80,7 +80,7 @@ _UNKNOWN = Problem(
 def _wrong_role(role: str, method: str, path: str) -> Problem:
     asked = f"{method} {path}"
     needed = [name for name, pattern in MAY.items() if name != WORKER and pattern.fullmatch(asked)]
-    return wrong_role(role, asked[:200], needed)
+    return wrong_role(role, "joining with a machine" if path == "/v1/join" else asked[:200], needed)
 
 
 class Handler(web.RequestHandler):

@@ -78,7 +78,8 @@ class WorkersHandler(Handler):
     async def get(self) -> None:
         """Every worker that is known."""
         await committed(self.shell)
-        self.answer([worker_view(worker) for worker in self.shell.plane.workers.values()])
+        plane = self.shell.plane
+        self.answer([worker_view(plane, worker) for worker in plane.workers.values()])
 
 
 class SessionsHandler(Handler):

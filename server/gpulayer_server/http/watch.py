@@ -7,15 +7,17 @@ from collections.abc import Awaitable, Callable
 from itertools import islice
 
 import msgspec
+from msgspec.structs import replace
 from tornado import websocket
 
 from gpulayer._version import __version__
-from gpulayer.protocol.types import JobView, SessionView, Struct, WorkerView
+from gpulayer.protocol.types import JobView, Sample, SessionView, Struct, WorkerView
 from gpulayer_server.core.views import session_view, worker_view
 from gpulayer_server.http.base import Socket
 from gpulayer_server.shell import log
 
 _PAUSE_S = 0.2  # between two messages: people see no more
+_SAMPLES_S = 1.0  # between two messages with samples
 _JOBS = 50  # of those that ended
 _SLICE = 50  # jobs that are looked at in one turn of the loop
 _LIVE = 500  # of those that live: a queue of thousands is counted, not shown
@@ -41,22 +43,33 @@ class Changes(Struct, frozen=True, kw_only=True, tag="changes"):
     sessions: tuple[SessionView, ...] = ()
     workers_gone: tuple[str, ...] = ()
     sessions_gone: tuple[str, ...] = ()
+    samples: dict[str, Sample | None] = {}  # by the ids of workers: how they fare now
 
     @property
     def empty(self) -> bool:
         """Whether nothing is another."""
-        return not (self.workers or self.jobs or self.sessions or self.workers_gone or self.sessions_gone)
+        changed = self.workers or self.jobs or self.sessions or self.samples
+        return not (changed or self.workers_gone or self.sessions_gone)
 
 
 class WatchSocket(Socket):
-    """GET /v1/watch, a websocket: `Fleet`, then `Changes`, at most five a second and no faster than they are read."""
+    """GET /v1/watch, a websocket: `Fleet`, then `Changes`, at most five a second and no faster than they are read.
+
+    How workers fare is told once a second: where nothing else is another, nothing else is looked at.
+    """
+
+    _samples: asyncio.TimerHandle | None = None  # while samples wait for their time
 
     def open(self, *args: str, **kwargs: str) -> None:
         """Send all, then what changes."""
         super().open(*args, **kwargs)
         self._touched: set[str] = set()
+        self._another = False  # something is: not only samples
+        self._sampled: set[str] = set()
+        self._samples_at = 0.0  # on the loop's clock: before that none are told again
+        self._samples_due = False
         self._waiting: dict[str, JobView] = {}  # as they were shown: their reasons change with the fleet
-        self._workers: dict[str, WorkerView] = {}
+        self._workers: dict[str, WorkerView] = {}  # without what changes all the time
         self._sessions: dict[str, SessionView] = {}
         self._news = asyncio.Event()
         self.shell.clients.add(self)
@@ -66,6 +79,17 @@ class WatchSocket(Socket):
     def changed(self, jobs: set[str]) -> None:
         """These jobs are others now, or workers or sessions are."""
         self._touched |= jobs
+        self._another = True
+        self._news.set()
+
+    def sampled(self, workers: set[str]) -> None:
+        """It is known anew how these fare."""
+        self._sampled |= workers
+        if self._samples is None:
+            self._samples = asyncio.get_running_loop().call_at(self._samples_at, self._now_samples)
+
+    def _now_samples(self) -> None:
+        self._samples_due = True
         self._news.set()
 
     async def _tell(self) -> None:
@@ -97,6 +121,7 @@ class WatchSocket(Socket):
     async def _all(self) -> str:
         shell = self.shell
         self._look()
+        workers = tuple(worker_view(shell.plane, worker) for worker in shell.plane.workers.values())
         ended = [stored.job.id for stored in shell.store.page(_JOBS)]
         live = (job.id for job in reversed(shell.plane.jobs.values()))
         jobs = await self._jobs({*ended, *islice(live, _LIVE)})
@@ -105,19 +130,25 @@ class WatchSocket(Socket):
                 version=__version__,
                 epoch=shell.epoch,
                 now=shell.clock.now(),
-                workers=tuple(self._workers.values()),
+                workers=workers,
                 jobs=jobs,
                 sessions=tuple(self._sessions.values()),
             )
         )
 
     async def _changes(self) -> str:
-        workers, sessions = self._workers, self._sessions
+        samples = self._fresh_samples()
+        if not self._another:
+            return _text(Changes(now=self.shell.clock.now(), samples=samples)) if samples else ""
+        plane, workers, sessions = self.shell.plane, self._workers, self._sessions
         self._look()
+        self._another = False
         touched, self._touched = self._touched, set()
+        others = [plane.workers[name] for name, view in self._workers.items() if workers.get(name) != view]
         changes = Changes(
             now=self.shell.clock.now(),
-            workers=tuple(view for name, view in self._workers.items() if workers.get(name) != view),
+            samples=samples,
+            workers=tuple(worker_view(plane, worker) for worker in others),
             sessions=tuple(view for name, view in self._sessions.items() if sessions.get(name) != view),
             workers_gone=tuple(workers.keys() - self._workers.keys()),
             sessions_gone=tuple(sessions.keys() - self._sessions.keys()),
@@ -125,19 +156,32 @@ class WatchSocket(Socket):
         )
         return "" if changes.empty else _text(changes)
 
+    def _fresh_samples(self) -> dict[str, Sample | None]:
+        """What is to be told now of how workers fare: once a second."""
+        if not self._samples_due:
+            return {}
+        self._samples, self._samples_due = None, False
+        self._samples_at = asyncio.get_running_loop().time() + _SAMPLES_S
+        sampled, self._sampled = self._sampled, set()
+        workers = self.shell.plane.workers
+        return {name: workers[name].sample for name in sorted(sampled) if name in workers}
+
     def _look(self) -> None:
         plane = self.shell.plane
-        self._workers = {worker.id: worker_view(worker) for worker in plane.workers.values()}
+        views = [worker_view(plane, worker, sampled=False) for worker in plane.workers.values()]
+        self._workers = {view.id: replace(view, last_seen_at=0.0) if view.connected else view for view in views}
         self._sessions = {s.id: session_view(plane, s) for s in plane.sessions.values() if s.owner == self.owner}
 
     async def _jobs(self, names: set[str]) -> tuple[JobView, ...]:
         """The jobs of these names, newest first; one that waits as it did is left out."""
         views: list[JobView] = []
+        why = self.shell.why()
         for n, name in enumerate(names, 1):
             if n % _SLICE == 0:
                 await asyncio.sleep(0)  # there may be thousands, and others wait
                 await self._committed()
-            view = self.shell.view(name)
+                why = self.shell.why()
+            view = self.shell.view(name, why=why)
             if view is None or view == self._waiting.get(name):
                 continue
             views.append(view)
@@ -156,6 +200,8 @@ class WatchSocket(Socket):
         task = getattr(self, "_task", None)
         if task is not None:
             task.cancel()
+        if self._samples is not None:
+            self._samples.cancel()
 
 
 def _text(message: Struct) -> str:

@@ -1,13 +1,21 @@
-"""The queue: by priority, then first in, first out, within each class of equal requirements."""
+"""The queue: by priority, then first in, first out, within each class of equal requirements.
+
+A class may be one owner's: then the first tasks of classes are sorted by owner as well, for `fair.Turns`.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Container, Hashable, Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
+from operator import itemgetter
+from typing import Generic, TypeAlias, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 #: Where a task stands: minus its priority, its job's number, its index in the job.
 Order: TypeAlias = tuple[int, int, int]
+#: Of one priority and one owner: minus the priority, the owner.
+Group: TypeAlias = tuple[int, str]
 _Place: TypeAlias = tuple[Order, str]
 
 _COMPACT = 256  # places before the head that are kept at most before the list is made anew
@@ -25,20 +33,24 @@ class _Waiting:
     def first(self) -> _Place:
         return self.places[self.head]
 
-    def add(self, place: _Place) -> None:
+    def add(self, place: _Place) -> bool:
+        """Take a place; whether it is the first one now."""
         if self.head == len(self.places) or place > self.places[-1]:
             self.places.append(place)
         else:
             insort(self.places, place, lo=self.head)
+        return self.places[self.head] is place
 
-    def remove(self, place: _Place) -> None:
-        if self.places[self.head] == place:
-            self.head += 1
-            if self.head >= _COMPACT and self.head * 2 >= len(self.places):
-                del self.places[: self.head]
-                self.head = 0
-        else:
+    def remove(self, place: _Place) -> bool:
+        """Give a place up; whether it was the first one."""
+        if self.places[self.head] != place:
             del self.places[self.at(place)]
+            return False
+        self.head += 1
+        if self.head >= _COMPACT and self.head * 2 >= len(self.places):
+            del self.places[: self.head]
+            self.head = 0
+        return True
 
     def keep(self, wanted: Container[str]) -> None:
         """Take out all but the tasks that are wanted."""
@@ -52,15 +64,22 @@ class _Waiting:
         return len(self.places) - self.head
 
 
-class Queue:
+class Queue(Generic[Key]):
     """Tasks that wait, by class; within a class by `Order`.
 
     A task that comes back (its worker never started it) keeps its order and so goes before later ones.
     """
 
-    def __init__(self) -> None:
-        self._classes: dict[Hashable, _Waiting] = {}
-        self._place_of: dict[str, tuple[Hashable, _Place]] = {}
+    def __init__(self, owner_of: Callable[[Key], str] | None = None) -> None:
+        """`owner_of`: whose class it is; without it all are of one owner."""
+        self.fresh: dict[Key, None] = {}  # classes with another first task since somebody cleared this: one that came
+        self.left = False  # likewise: a first task has left
+        self._owner_of = owner_of
+        self._classes: dict[Key, _Waiting] = {}
+        self._place_of: dict[str, tuple[Key, _Place]] = {}
+        self._groups: dict[Group, list[tuple[Order, Key]]] = {}
+        self._filed: dict[Key, tuple[Group, Order]] = {}
+        self._moved: dict[Key, None] = {}  # classes whose first task is not filed
 
     def __len__(self) -> int:
         return len(self._place_of)
@@ -70,16 +89,17 @@ class Queue:
 
     def __iter__(self) -> Iterator[str]:
         """All tasks, in order."""
-        return iter([task for _, (_, task) in sorted(self._place_of.values(), key=_by_place)])
+        return iter([task for _, (_, task) in sorted(self._place_of.values(), key=itemgetter(1))])
 
-    def add(self, key: Hashable, task: str, order: Order) -> None:
+    def add(self, key: Key, task: str, order: Order) -> None:
         """Let a task wait in class `key`."""
         waiting = self._classes.get(key)
         if waiting is None:
             waiting = self._classes[key] = _Waiting()
         place = (order, task)
-        waiting.add(place)
         self._place_of[task] = (key, place)
+        if waiting.add(place):
+            self.fresh[key] = self._moved[key] = None
 
     def remove(self, task: str) -> None:
         """Take a task out, wherever it stands; one that does not wait is no error."""
@@ -88,34 +108,68 @@ class Queue:
             return
         key, place = found
         waiting = self._classes[key]
-        waiting.remove(place)
+        if waiting.remove(place):
+            self._moved[key] = None
+            self.left = True
         if not waiting:
             del self._classes[key]
 
     def remove_all(self, tasks: Iterable[str]) -> None:
         """Take many tasks out; those that do not wait are no error."""
-        for key in {self._place_of.pop(task)[0] for task in tasks if task in self._place_of}:
+        for key in {self._place_of.pop(task)[0]: None for task in tasks if task in self._place_of}:
             waiting = self._classes[key]
             waiting.keep(self._place_of)
+            self._moved[key] = None
+            self.left = True
             if not waiting:
                 del self._classes[key]
 
-    def heads(self) -> list[tuple[Order, Hashable]]:
+    def heads(self) -> list[tuple[Order, Key]]:
         """The classes, each with the order of its first task; that which is to be placed first comes first."""
         heads = [(waiting.first(), key) for key, waiting in self._classes.items()]
-        return [(place[0], key) for place, key in sorted(heads, key=_by_first)]
+        return [(place[0], key) for place, key in sorted(heads, key=itemgetter(0))]
 
-    def head(self, key: Hashable) -> str | None:
+    def groups(self) -> dict[Group, list[tuple[Order, Key]]]:
+        """Of each priority and owner the first tasks of classes, sorted. To be read, until the queue changes."""
+        for key in self._moved:
+            self._unfile(key)
+            waiting = self._classes.get(key)
+            if waiting is not None:
+                order = waiting.first()[0]
+                group = (order[0], self._owner_of(key) if self._owner_of is not None else "")
+                self._filed[key] = (group, order)
+                insort(self._groups.setdefault(group, []), (order, key), key=_order)
+        self._moved.clear()
+        return self._groups
+
+    def _unfile(self, key: Key) -> None:
+        group, order = self._filed.pop(key, (None, None))
+        if group is None or order is None:
+            return
+        places = self._groups[group]
+        del places[bisect_left(places, order, key=_order)]
+        if not places:
+            del self._groups[group]
+
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self._classes)
+
+    def waits(self, key: Key) -> bool:
+        """Whether anybody waits in a class."""
+        return key in self._classes
+
+    def head(self, key: Key) -> str | None:
         """The task of a class that is next, or None."""
         waiting = self._classes.get(key)
         return waiting.first()[1] if waiting is not None else None
 
-    def order(self, key: Hashable) -> Order | None:
+    def order(self, key: Key) -> Order | None:
         """Where the next task of a class stands, or None."""
         waiting = self._classes.get(key)
         return waiting.first()[0] if waiting is not None else None
 
-    def members(self, key: Hashable) -> list[str]:
+    def members(self, key: Key) -> list[str]:
         """The tasks of a class, in order."""
         waiting = self._classes.get(key)
         return [task for _, task in waiting.places[waiting.head :]] if waiting is not None else []
@@ -130,9 +184,5 @@ class Queue:
         return waiting.at(place) - waiting.head
 
 
-def _by_place(found: tuple[Hashable, _Place]) -> _Place:
-    return found[1]
-
-
-def _by_first(found: tuple[_Place, Hashable]) -> _Place:
-    return found[0]
+def _order(entry: tuple[Order, Hashable]) -> Order:
+    return entry[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gpulayer.protocol.types import Device, Inventory, JobSpec, Outcome, Reason, State
+from gpulayer.protocol.types import Device, Inventory, JobSpec, Outcome, Reason, Requirements, State
 from gpulayer_server.auth import Token
 from gpulayer_server.core.events import Row
 from gpulayer_server.core.state import Attempt, Job, JobEnd, Session, Task, Worker
@@ -21,6 +21,7 @@ _outcome = msgspec.msgpack.Decoder(Outcome)
 _reasons = msgspec.msgpack.Decoder(tuple[Reason, ...])
 _devices = msgspec.msgpack.Decoder(tuple[Device, ...])
 _inventory = msgspec.msgpack.Decoder(Inventory)
+_requirements = msgspec.msgpack.Decoder(Requirements)
 _notes = msgspec.msgpack.Decoder(tuple[str, ...])
 
 
@@ -66,7 +67,7 @@ def _job_end_op(r: JobEnd) -> Op:
 
 def _session_op(r: Session) -> Op:
     head = (r.id, r.name, r.owner, r.worker, _pack(r.devices), r.opened_at, r.idle_timeout_s)
-    return "put_session", (*head, r.used, r.closing, r.closed, r.reason)
+    return "put_session", (*head, r.used, r.closing, r.closed, r.reason, _pack(r.requirements))
 
 
 def _worker_op(r: Worker) -> Op:
@@ -144,7 +145,8 @@ def attempt(row: tuple[Any, ...]) -> Attempt:
 
 def session(row: tuple[Any, ...]) -> Session:
     """A session."""
-    name_id, name, owner, worker, devices, opened_at, idle_timeout_s, used, closing, closed, reason = row
+    name_id, name, owner, worker, devices, opened_at, idle_timeout_s, used, closing, closed, *rest = row
+    reason, requirements = rest
     return Session(
         id=name_id,
         name=name,
@@ -157,6 +159,7 @@ def session(row: tuple[Any, ...]) -> Session:
         closing=bool(closing),
         closed=bool(closed),
         reason=reason,
+        requirements=_requirements.decode(requirements) if requirements is not None else Requirements(),
     )
 
 

@@ -19,8 +19,8 @@ INSERT OR REPLACE INTO ends (n, state, ended_at) VALUES (?, ?, ?)
 
 -- name: put_session
 INSERT OR REPLACE INTO sessions
-    (id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason, requirements)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_worker
 INSERT OR REPLACE INTO workers (id, name, slots, local, inventory, last_seen_at) VALUES (?, ?, ?, ?, ?, ?)
@@ -46,7 +46,7 @@ WHERE released = 0 ORDER BY attempts.id
 SELECT id FROM attempts WHERE over = 1 AND end_offset IS NULL ORDER BY ended_at DESC LIMIT ?
 
 -- name: open_sessions
-SELECT id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason
+SELECT id, name, owner, worker_id, devices, opened_at, idle_timeout_s, used, closing, closed, reason, requirements
 FROM sessions INDEXED BY sessions_open WHERE closed = 0 ORDER BY id
 
 -- name: ended_sessions

@@ -52,7 +52,7 @@ def works(notebook: Notebook, line: str = "") -> None:
         ("--sesion x", "unknown option --sesion; did you mean --session?"),
         ("--max-bundel 1GB", "unknown option --max-bundel; did you mean --max-bundle?"),
         ("train.py", "'train.py' belongs to no option"),
-        ("--accelerator gpu", "unknown accelerator 'gpu': cuda, mps or cpu; did you mean cuda?"),
+        ("--accelerator gpu", "unknown accelerator 'gpu': cuda, rocm, mps or cpu; did you mean cuda?"),
         ("--accelerator cuda --devices many", "--devices: 'many' is no whole number"),
         ("--session ''", "--session: '' is no name"),
         ("--timeout 0", "--timeout: '0' leaves no time at all"),

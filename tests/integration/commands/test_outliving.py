@@ -90,7 +90,7 @@ def test_a_time_limit_counts_from_the_begin_across_agents(bench: Bench, tmp_path
     bench.worker.kill_agent()
     view = bench.done(job)
     assert view.outcome is not None
-    assert view.outcome.problem == "timed out after 2 s"
+    assert view.outcome.problem.startswith("timed out after 2 s, its --timeout; last line: line ")
     assert view.outcome.wall_s is not None
     assert 2 <= view.outcome.wall_s < 30
 

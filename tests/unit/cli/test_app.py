@@ -34,6 +34,7 @@ def test_help_teaches_by_example(gpulayer: Gpulayer) -> None:
     "words",
     [
         ("submit",),
+        ("explain",),
         ("job", "list"),
         ("job", "show"),
         ("job", "logs"),
@@ -84,7 +85,7 @@ def test_what_is_not_understood_is_one_line(gpulayer: Gpulayer, words: tuple[str
         (refused(403, "not you", detail="needs admin"), 77, ["gpulayer: not you: needs admin"]),
         (refused(507, "the disk is full"), 75, ["gpulayer: the disk is full"]),
         (refused(409, "another payload"), 1, ["gpulayer: another payload"]),
-        (refused(400, "t", reasons=(Reason(worker="w", code="c", text="r"),)), 1, ["gpulayer: t", "  w: r"]),
+        (refused(400, "t", reasons=(Reason(worker="w", code="c", text="r"),)), 1, ["gpulayer: t", "  w  r"]),
         (PermissionError(13, "Permission denied", "/x"), 1, ["gpulayer: /x: Permission denied"]),
         (ZeroDivisionError("division by zero"), 1, [f"gpulayer: ZeroDivisionError: division by zero; {FAULT}"]),
     ],

@@ -54,13 +54,27 @@ def test_a_command_needs_no_dashes_and_a_line_may_take_its_place(gpulayer: Gpula
 
 def test_the_end_of_a_job_is_said_and_told_as_json(gpulayer: Gpulayer, client: Any) -> None:
     client.views["k3f9"] = JobView(
-        id="k3f9", state=State.REJECTED, reasons=(Reason(worker="box", code="device_kind", text="no cuda"),)
+        id="k3f9",
+        state=State.REJECTED,
+        reasons=(
+            Reason(worker="box", code="device_kind", text="no cuda", wanted=1, found=0),
+            Reason(worker="box", code="framework", text="framework 'jax' not installed", remedy="install jax on box"),
+        ),
+        nearest="install jax on box",
     )
     said = gpulayer("submit", "--", "true")
     assert (said.code, said.out) == (69, "")
-    assert said.err.splitlines() == ["✗ no eligible worker · job k3f9", "  box: no cuda"]
+    assert said.err.splitlines() == [
+        "✗ no eligible worker · job k3f9",
+        "  box  no cuda",
+        "       framework 'jax' not installed",
+        "nearest: install jax on box",
+    ]
     told = json.loads(gpulayer("submit", "--json", "--", "true").out)
     assert (told["id"], told["state"], told["exit_code"], told["downloaded"]) == ("k3f9", "rejected", 69, [])
+    assert [(each["code"], each["wanted"], each["remedy"]) for each in told["reasons"]] == [
+        ("device_kind", 1, ""), ("framework", None, "install jax on box"),
+    ]  # fmt: skip
     assert json.loads(gpulayer("submit", "--json", "-d", "--", "true").out)["id"] == "k3f9"
 
 

@@ -12,8 +12,8 @@ from gpulayer.client.errors import (
     JobRejected,
     RemoteError,
     RequestRefused,
-    reason_lines,
 )
+from gpulayer.explaining import why_table
 from gpulayer.protocol.types import JobView, Outcome, Problem, Reason, State
 
 REASONS = (
@@ -38,19 +38,11 @@ def test_a_refusal_says_what_where_and_what_to_do() -> None:
     assert error.problem is problem
 
 
-def test_reasons_are_one_line_per_worker() -> None:
-    assert reason_lines(job(reasons=REASONS)) == [
-        "  box         all 2 slots busy; and more",
-        "  mac-studio  no cuda",
-    ]
-    assert reason_lines(job()) == []
-    nobodys = Reason(worker="", code="worker_unknown", text="no worker is named 'boxx'; did you mean box?")
-    assert reason_lines(job(reasons=(nobodys, *REASONS)))[0] == "  no worker is named 'boxx'; did you mean box?"
-
-
 def test_a_rejected_job_shows_the_table() -> None:
-    shown = JobRejected("no eligible worker", job(reasons=REASONS))._render_traceback_()
-    assert shown == ["gpulayer: no eligible worker", *reason_lines(job(reasons=REASONS))]
+    rejected = job(reasons=REASONS, nearest="install jax[cuda13] on box")
+    shown = JobRejected("no eligible worker", rejected)._render_traceback_()
+    assert shown == ["gpulayer: no eligible worker", *why_table(rejected)]
+    assert shown[-1] == "nearest: install jax[cuda13] on box"
 
 
 def test_a_dead_process_shows_its_last_lines() -> None:

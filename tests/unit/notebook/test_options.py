@@ -69,9 +69,9 @@ def test_every_option() -> None:
         ("--max-fle 1GB", "unknown option --max-fle; did you mean --max-file?"),
         ("--devices 2", "name their kind too"),
         ("--devices 2 --accelerator cpu", "name their kind too"),
-        ("--accelerator gpu", "unknown accelerator 'gpu': cuda, mps or cpu; did you mean cuda?"),
-        ("--accelerator cdua", "unknown accelerator 'cdua': cuda, mps or cpu; did you mean cuda?"),
-        ("--accelerator tpu", "unknown accelerator 'tpu': cuda, mps or cpu"),
+        ("--accelerator gpu", "unknown accelerator 'gpu': cuda, rocm, mps or cpu; did you mean cuda?"),
+        ("--accelerator cdua", "unknown accelerator 'cdua': cuda, rocm, mps or cpu; did you mean cuda?"),
+        ("--accelerator tpu", "unknown accelerator 'tpu': cuda, rocm, mps or cpu"),
         ('--worker "x', "the line can't be read: No closing quotation"),
     ],
 )

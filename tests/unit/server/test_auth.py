@@ -38,7 +38,10 @@ def test_what_it_is_good_for(facts: dict[str, object], state: str) -> None:
 
 def test_the_words_for_one_that_ended() -> None:
     used = ended(a_token(used_by="alpha"), "used").line()
-    assert used == "the token paste was used already, by alpha: ask whoever runs the control plane for a new join line"
+    assert used == (
+        "the token paste was used already, by alpha: ask whoever runs the control plane for a new join line, "
+        "which `gpulayer token create --role join` makes"
+    )
     assert ended(a_token(), "expired").title == "the token paste has expired"
     assert ended(a_token(WORKER, name="alpha"), "revoked").title == "the credential of worker alpha was revoked"
 

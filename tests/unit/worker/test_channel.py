@@ -192,6 +192,8 @@ def test_while_nobody_answers_it_says_where_how_long_and_when_it_tries_again(
     """Situation 20: address, how long, next try in; jobs go on. At once, and then ever more seldom."""
     monkeypatch.setattr(channel_module, "_LAST_BACKOFF_S", 0.05)
     monkeypatch.setattr(channel_module, "_SAID_AGAIN_S", 0.4)
+    monkeypatch.setattr(channel_module, "_TOLD_AFTER_S", 0.1)
+    told: list[str] = []  # on the terminal: once, as nothing changes
 
     async def run() -> None:
         tries: list[int] = []
@@ -203,7 +205,9 @@ def test_while_nobody_answers_it_says_where_how_long_and_when_it_tries_again(
                 enough.set()
             return Endpoint(url="http://127.0.0.1:1", token="t", pid=0, version="")
 
-        channel = Channel(endpoint, opened=lambda: None, received=lambda _: None, closed=lambda: None)
+        channel = Channel(
+            endpoint, opened=lambda: None, received=lambda _: None, closed=lambda: None, tell=told.append
+        )
         knocking = asyncio.ensure_future(channel.run())
         await asyncio.wait_for(enough.wait(), 30)
         knocking.cancel()
@@ -214,6 +218,8 @@ def test_while_nobody_answers_it_says_where_how_long_and_when_it_tries_again(
     assert 1 <= len(said) <= 4, said
     form = r"control plane http://127\.0\.0\.1:1 out of reach for \d+ s: .*refused.*; next try in \d\.\d s; jobs go on"
     assert all(re.fullmatch(form, line, re.IGNORECASE | re.DOTALL) for line in said), said
+    [line] = told
+    assert re.fullmatch(form, line, re.IGNORECASE | re.DOTALL)
 
 
 def test_another_certificate_than_the_pinned_one_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -71,10 +71,15 @@ def test_a_reply(reply: dict[str, Any], wish: str, state: State, error: str, pro
         ({"signal": 11}, "the kernel was ended by signal 11 (SIGSEGV)"),
         ({"signal": 9}, "the kernel was ended by signal 9 (SIGKILL)"),
         ({"signal": 127}, "the kernel was ended by signal 127 (unknown)"),
-        ({"signal": 9, "oom": True}, "out of memory: the machine ended the kernel"),
+        (
+            {"signal": 9, "oom": True},
+            "out of memory: the machine's OOM killer ended the cell's kernel, of 8.0 GB of RAM there; "
+            "hold less at a time, or ask for more with --ram SIZE",
+        ),
         (
             {"signal": 9, "oom": True, "peak_rss_bytes": 6_200_000_000},
-            "out of memory: the machine ended the kernel, it held 6.2 GB",
+            "out of memory: the machine's OOM killer ended the cell's kernel at a peak of 6.2 GB, "
+            "of 8.0 GB of RAM there; hold less at a time, or ask for more with --ram SIZE",
         ),
         (
             {"unknown": True},
@@ -83,14 +88,14 @@ def test_a_reply(reply: dict[str, Any], wish: str, state: State, error: str, pro
     ],
 )
 def test_a_death(facts: dict[str, Any], said: str) -> None:
-    outcome = from_death(record(**facts), "", wish="", problem="")
+    outcome = from_death(record(**facts), "", wish="", problem="", ram_bytes=8_000_000_000)
     assert (outcome.state, outcome.problem) == (State.FAILED, said)
     assert (outcome.exit_code, outcome.signal) == (facts.get("code"), facts.get("signal"))
 
 
 def test_a_death_that_was_asked_for_says_what_for() -> None:
-    cancelled = from_death(record(signal=9), "", wish="cancel", problem="it did not stop")
-    timed_out = from_death(record(signal=9), "", wish="timeout", problem="timed out after 1 s")
+    cancelled = from_death(record(signal=9), "", wish="cancel", problem="it did not stop", ram_bytes=8)
+    timed_out = from_death(record(signal=9), "", wish="timeout", problem="timed out after 1 s", ram_bytes=8)
     assert (cancelled.state, cancelled.problem) == (State.CANCELLED, "it did not stop")
     assert (timed_out.state, timed_out.problem) == (State.FAILED, "timed out after 1 s")
     assert timed_out.signal == 9  # what the program did is never overwritten
@@ -119,4 +124,4 @@ def test_a_crash_report_that_is_cut_off_is_kept_as_far_as_it_goes() -> None:
 
 
 def test_the_outcome_carries_them() -> None:
-    assert from_death(record(signal=6), CRASH, wish="", problem="").tail == last_words(CRASH)
+    assert from_death(record(signal=6), CRASH, wish="", problem="", ram_bytes=8).tail == last_words(CRASH)

@@ -43,7 +43,7 @@ class Context:
         say(text)
 
 
-def say(text: str) -> None:
-    """One line on standard error."""
+def say(text: str, who: str = "gpulayer keeper") -> None:
+    """One line on standard error, which is the terminal where the worker was started."""
     with contextlib.suppress(OSError):  # a closed terminal must not end the keeper
-        os.write(2, f"gpulayer keeper: {text}\n".encode(errors="replace"))
+        os.write(2, f"{who}: {text}\n".encode(errors="replace"))

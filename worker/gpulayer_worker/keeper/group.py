@@ -123,5 +123,5 @@ class Group:
 
     def oom_rose(self) -> bool:
         """Whether the out-of-memory killer has struck since the group started."""
-        now = oom_kills(self.cgroup)
+        now = oom_kills(None if self.batched else self.cgroup)  # the counter that was read when it started
         return now is not None and self.oom_before is not None and now > self.oom_before

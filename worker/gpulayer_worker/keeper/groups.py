@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _RSS_UNIT_BYTES = 1 if os.uname().sysname == "Darwin" else 1024
 _RETRY_WRITE_S = 2.0
+_SHELLS_KILLED = 128 + signal.SIGKILL
 
 
 class Groups:
@@ -202,7 +203,7 @@ class Groups:
             group,
             code=os.WEXITSTATUS(status) if number is None else None,
             signal=number,
-            oom=number == signal.SIGKILL and number not in group.sent and group.oom_rose(),
+            oom=_killed(status) and signal.SIGKILL not in group.sent and group.oom_rose(),
             killed_by_us=number in group.sent,
             peak_rss_bytes=usage.ru_maxrss * _RSS_UNIT_BYTES,
             cpu_s=round(usage.ru_utime + usage.ru_stime, 6),
@@ -371,6 +372,13 @@ class Groups:
     def _check_all_gone(self) -> None:
         if self._on_all_gone is not None and not self._living():
             self._on_all_gone()
+
+
+def _killed(status: int) -> bool:
+    """Whether SIGKILL ended a process, or one that it waited for: a shell tells of that by its exit code."""
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status) == signal.SIGKILL
+    return os.WEXITSTATUS(status) == _SHELLS_KILLED
 
 
 def _error(text: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from gpulayer_worker.keeper.context import say
 from gpulayer_worker.keeper.records import valid_id
 from gpulayer_worker.keeper.spawning import Program
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     Reply = Callable[[dict[str, Any]], None]
 
 
+_SAID_LETTERS = 1000
+
+
 class RequestError(Exception):
     """A request that can't be carried out as it is; the text says what is wrong with it."""
 
@@ -27,7 +31,7 @@ class RequestError(Exception):
 class Requests:
     """Carries requests out: `handle(request, reply)` replies exactly once, now or later.
 
-    To `run`, `look`, `keep` and `drop`, which are about any number of groups, events are the answer.
+    To `run`, `look`, `keep` and `drop`, which are about any number of groups, events are the answer; `say` has none.
     """
 
     def __init__(self, groups: Groups, agent: Agent, containment: str) -> None:
@@ -45,6 +49,7 @@ class Requests:
             "list": lambda _, reply: reply({"ok": True, "groups": self._groups.rows()}),
             "forget": lambda request, reply: reply(self._groups.forget(_id(request))),
             "leaving": self._leaving,
+            "say": self._say,
             "ping": lambda _, reply: reply({"ok": True, "pid": os.getpid(), "containment": self._containment}),
         }
 
@@ -80,6 +85,12 @@ class Requests:
         if not isinstance(number, int) or number not in signal.valid_signals():
             raise RequestError(f"signal {number!r} is not the number of a signal")
         reply(self._groups.send(_id(request), number))
+
+    def _say(self, request: Request, _: Reply) -> None:
+        text = request.get("text")
+        if not isinstance(text, str):
+            raise RequestError("text is not a string")
+        say("".join(letter if letter.isprintable() else " " for letter in text[:_SAID_LETTERS]), "gpulayer")
 
     def _leaving(self, request: Request, reply: Reply) -> None:
         code = request.get("code")

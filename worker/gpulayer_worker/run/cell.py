@@ -17,7 +17,7 @@ from gpulayer_worker import link
 from gpulayer_worker.keeper.client import KeeperError
 from gpulayer_worker.kernels import Kernel, KernelError
 from gpulayer_worker.run.fetching import fetched
-from gpulayer_worker.run.outcome import from_death, from_reply
+from gpulayer_worker.run.outcome import from_death, from_reply, timed_out
 from gpulayer_worker.run.request import cell_of, metadata
 from gpulayer_worker.run.results import Results
 from gpulayer_worker.run.services import GiveBack, Over, Services
@@ -322,7 +322,7 @@ class CellRun:
 
     def _timed_out(self, timeout_s: float) -> None:
         if not self._ended and self._program is None and not self._wish:
-            self._want("timeout", f"timed out after {timeout_s:g} s", 2.0)
+            self._want("timeout", timed_out(timeout_s, self._spool.last_line()), 2.0)
 
     async def _until_end(self) -> None:
         """Wait for the idle record, the kernel's death, or a wish and its grace."""
@@ -334,7 +334,13 @@ class CellRun:
                 self._look(late=True)
                 if not self._ended and self._program is None:
                     record = kernel.exit.result()
-                    outcome = from_death(record, kernel.tail(), wish=self._wish, problem=self._wish_problem)
+                    outcome = from_death(
+                        record,
+                        kernel.tail(),
+                        wish=self._wish,
+                        problem=self._wish_problem,
+                        ram_bytes=self._services.ram_bytes,
+                    )
                     if self._results is None:
                         self._end(outcome)
                     else:

@@ -20,12 +20,13 @@ from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import CommandSpec, Outcome, State
 from gpulayer.source import SourceError
 from gpulayer_worker import link
-from gpulayer_worker.environ import for_devices
+from gpulayer_worker.environ import bound_cpus, for_devices, for_nodes
 from gpulayer_worker.keeper.client import ExitRecord, KeeperError
 from gpulayer_worker.run.commandspool import CommandSpool
 from gpulayer_worker.run.commandwords import exit_code_of, from_exit, unstarted
 from gpulayer_worker.run.devicememory import DeviceMemory
 from gpulayer_worker.run.fetching import fetched
+from gpulayer_worker.run.outcome import timed_out
 from gpulayer_worker.run.outputwatch import OutputWatch
 from gpulayer_worker.run.results import Results
 from gpulayer_worker.run.services import Over, Services
@@ -135,7 +136,7 @@ class CommandRun:
 
     def _timed_out(self, timeout_s: float) -> None:
         if not self._wish:
-            self._want("timeout", f"timed out after {timeout_s:g} s", self._assign.spec.grace_s)
+            self._want("timeout", timed_out(timeout_s, self._spool.last_line()), self._assign.spec.grace_s)
 
     def _check_wish(self) -> None:
         if self._wish:
@@ -218,6 +219,7 @@ class CommandRun:
             "cwd": cwd,
             "stdout": f"{folder}/out",
             "stderr": f"{folder}/err",
+            "cpus": bound_cpus(self._assign),
         }
         self._services.keeper.run(job, self)
 
@@ -234,7 +236,7 @@ class CommandRun:
         for name, value in for_devices(self._assign.devices, self._services.devices).items():
             if value is not None:
                 env[name] = value
-        return env
+        return env | for_nodes(self._assign)
 
     # ---------------------------------------------------------------- what the keeper tells
 

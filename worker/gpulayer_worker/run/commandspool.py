@@ -15,6 +15,7 @@ import struct
 from pathlib import Path
 
 from gpulayer.protocol.records import HEADER_BYTES, Kind, RecordError, encode
+from gpulayer_worker.run.outcome import last_line
 from gpulayer_worker.run.punch import first_data, punch
 
 NAMES: dict[int, str] = {Kind.STDOUT: "out", Kind.STDERR: "err"}
@@ -176,6 +177,18 @@ class CommandSpool:
                 data = os.pread(self._open(NAMES[kind], os.O_RDWR), length, size - length)
                 return data.decode(errors="replace")
         return ""
+
+    def last_line(self) -> str:
+        """The last line that the program has written up to now, to whichever file it wrote last; '' for none."""
+        newest, text = -1, ""
+        for kind, _ in _BOTH:
+            size = self._size(kind)
+            if size:
+                fd = self._open(NAMES[kind], os.O_RDWR)
+                length, written = min(size, _TAIL_BYTES), os.fstat(fd).st_mtime_ns
+                if written > newest:
+                    newest, text = written, os.pread(fd, length, size - length).decode(errors="replace")
+        return last_line(text)
 
     # ------------------------------------------------------------ files
 

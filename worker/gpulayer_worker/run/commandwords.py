@@ -7,7 +7,7 @@ import os
 
 from gpulayer.protocol.types import CommandSpec, Outcome, State
 from gpulayer_worker.keeper.client import ExitRecord
-from gpulayer_worker.run.outcome import last_words, signal_words
+from gpulayer_worker.run.outcome import last_words, out_of_memory, signal_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -47,11 +47,10 @@ def _wall_s(record: ExitRecord) -> float | None:
 
 
 def _death(record: ExitRecord, ram_bytes: int) -> str:
+    if record.oom:
+        return out_of_memory("it" if record.code is None else "a process of it", record.peak_rss_bytes, ram_bytes)
     if record.code is not None:
         return ""
-    if record.oom:
-        held = f", it held {record.peak_rss_bytes / 1e9:.1f} GB" if record.peak_rss_bytes else ""
-        return f"out of memory: the machine ended it{held} of the machine's {ram_bytes / 1e9:.1f} GB"
     if record.signal is not None:
         return f"ended by {signal_words(record.signal)}"
     return "exit unknown: the keeper had died, and nobody was told how the program ended (keeper-lost)"

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import CellSpec
 from gpulayer.source.blobs import Span
-from gpulayer_worker.environ import for_devices
+from gpulayer_worker.environ import bound_cpus, for_devices
 from gpulayer_worker.run.services import Services
 
 
@@ -36,6 +36,7 @@ def metadata(services: Services, assign: Assign, workspace: Path, inputs: Span |
         "execution_count": cell.execution_count,
         "reserve_bytes": services.reserve_bytes,
         "workspace_first_on_path": True,
+        "cpus": bound_cpus(assign),
     }
     if inputs is not None:
         asked["inputs"] = inputs._asdict()

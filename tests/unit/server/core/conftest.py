@@ -243,7 +243,9 @@ class World:
         plane = self.plane
         workers = copy.deepcopy(list(plane.workers.values()))
         for worker in workers:
-            worker.conn, worker.nonce, worker.holders = None, "", {}
+            worker.conn, worker.nonce = None, ""
+            for holder in list(worker.claims):
+                worker.free(holder)
         self.plane = Plane(
             epoch=plane.epoch + 1,
             now=self.now,

@@ -11,6 +11,7 @@ from gpulayer.protocol.types import CellSpec, CommandSpec, JobSpec, Requirements
 from gpulayer_server.core.checking import MOST_TASKS, problem_of
 
 RUN = CommandSpec(argv=("run",))
+NODES = Requirements(nodes=3)
 
 
 def command(**more: Any) -> JobSpec:
@@ -30,6 +31,7 @@ def job(**more: Any) -> JobSpec:
         command(env={"A": "b=c", "_": ""}, cwd="a/..b/c", output_globs=("*.pt",)),
         job(array=((0, 0), (5, 9)), retries=3, timeout_s=0.5, grace_s=0.0, priority=-7),
         job(array=((0, MOST_TASKS - 1),)),
+        job(requirements=Requirements(nodes=4, accelerator="cuda", devices=8)),
         job(name="a name", labels={"sweep": "lr=0.1", "empty": ""}, after=("k3f9",)),
     ],
 )
@@ -60,6 +62,12 @@ def test_a_job(spec: JobSpec) -> None:
         (job(grace_s=math.inf), "grace_s"),
         (job(priority=10**9), "priority"),
         (job(requirements=Requirements(accelerator="cuda", devices=-1)), "devices"),
+        (job(requirements=Requirements(frameworks=("torch>>2",))), "torch"),
+        (job(requirements=Requirements(nodes=0)), "nodes is a number of machines from 1"),
+        (JobSpec(cell=CellSpec(code="1"), requirements=NODES), "a cell runs in one kernel and not on 3 machines"),
+        (JobSpec(cell=CellSpec(code="1", session="s"), requirements=NODES), "such as session 's'"),
+        (job(array=((0, 3),), requirements=NODES), "leave nodes or the array out"),
+        (job(retries=2, requirements=NODES), "with retries=2"),
         (job(array=((3, 2),)), "the array's range 3-2 ends before it begins"),
         (job(array=((0, 5), (5, 9))), "have to ascend: 5-9 comes after 5"),
         (job(array=((4, 5), (0, 1))), "have to ascend"),

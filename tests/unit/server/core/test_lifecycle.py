@@ -11,7 +11,7 @@ from gpulayer_server.core.lifecycle import MOVES, IllegalMove, check_move, diagr
 from gpulayer_server.core.state import Task
 
 LEGAL = {
-    "queued": "assigned cancelled rejected",
+    "queued": "assigned cancelled failed rejected",
     "assigned": "running cancelled failed queued unreachable",
     "running": "succeeded failed cancelled unreachable",
     "unreachable": "running lost",

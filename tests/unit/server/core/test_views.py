@@ -42,11 +42,11 @@ def test_a_workers_view_tells_what_is_free(world):
     world.submit(gpus=1)
     world.submit(session="s")
     worker = world.plane.workers["id-box"]
-    view = worker_view(worker)
+    view = worker_view(world.plane, worker)
     assert (view.name, view.connected, view.slots, view.slots_free, view.sessions) == ("box", True, 3, 1, 1)
     assert view.devices_free == ("box-gpu1",)
     world.leave(conn)
-    assert not worker_view(worker).connected
+    assert not worker_view(world.plane, worker).connected
 
 
 def test_a_sessions_view_names_the_job_in_it(world):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulayer.protocol.types import Device, Inventory, Requirements
+from gpulayer.protocol.types import Device, Inventory, Requirements, Sample
 from gpulayer_server.scheduling.match import busy, choose_devices, explain, has_room, pick, soonest, unmet
 
 ANY = Requirements()
@@ -26,6 +27,10 @@ class Box:
     reachable: bool
     full: str
     room_ahead: int = 0
+    vram_left: Mapping[str, int] = field(default_factory=dict[str, int])
+    ram_left_bytes: int = 1
+    cpu_left: float = 1.0
+    sample: Sample | None = None
 
 
 def gpus(name: str, count: int, kind: str = "cuda") -> tuple[Device, ...]:

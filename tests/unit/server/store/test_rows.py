@@ -89,7 +89,7 @@ inventories = st.builds(
 workers = st.builds(
     Worker, id=names, name=names, slots=st.integers(0, 64), local=st.booleans(), inventory=inventories,
     last_seen_at=times, nonce=st.just(""), conn=st.none(), gone_since=st.none(), notes=st.just(()),
-    holders=st.just({}),
+    claims=st.just({}),
 )  # fmt: skip
 
 

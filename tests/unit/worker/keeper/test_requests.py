@@ -46,7 +46,7 @@ def ask(request: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, Any]]]
     [
         ({"op": None}, "unknown operation None"),
         ({"op": ["spawn"]}, "unknown operation"),
-        ({"op": "dance"}, "there are spawn, run, look, keep, drop, signal, kill, list, forget, leaving, ping"),
+        ({"op": "dance"}, "there are spawn, run, look, keep, drop, signal, kill, list, forget, leaving, say, ping"),
         ({"id": "a/b"}, "id 'a/b'"),
         ({"id": None}, "id None"),
         ({"argv": "true"}, "argv"),
@@ -65,6 +65,7 @@ def ask(request: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, Any]]]
         ({"op": "signal", "signal": "INT"}, "signal 'INT'"),
         ({"op": "signal", "signal": 1000}, "signal 1000"),
         ({"op": "leaving", "code": None}, "code None is not an exit code"),
+        ({"op": "say", "text": None}, "text is not a string"),
     ],
 )
 def test_a_wrong_request_is_named_and_nothing_is_done(change: dict[str, Any], named: str) -> None:
@@ -81,3 +82,12 @@ def test_right_requests_arrive() -> None:
     assert ask({"op": "kill", "id": "a"})[1] == [("kill", "a")]
     assert ask({"op": "leaving", "code": 77})[1] == [("leaving", 77)]
     assert ask({"op": "ping"})[0]["containment"] == "marker"
+
+
+def test_what_the_agent_says_is_one_line_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    recorder = Recorder()
+    replies: list[dict[str, Any]] = []
+    text = "control plane out of\nreach\x1b[2J"
+    Requests(recorder, recorder, "marker").handle({"op": "say", "text": text}, replies.append)  # type: ignore[arg-type]
+    assert capfd.readouterr().err == "gpulayer: control plane out of reach [2J\n"
+    assert replies == []

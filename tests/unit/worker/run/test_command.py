@@ -344,7 +344,8 @@ def test_a_time_limit_counts_from_its_begin(tmp_path: Path) -> None:
         await host.keeper.kills.wait()
         run.on_ended(record(None, signal=9), gone=True)
 
-    assert play(tmp_path, test).end.outcome.problem == "timed out after 10 s"
+    problem = play(tmp_path, test).end.outcome.problem
+    assert problem == "timed out after 10 s, its --timeout; it had printed nothing"
 
 
 def test_one_whose_keeper_knows_nothing_of_it_any_more_has_an_unknown_end(tmp_path: Path) -> None:

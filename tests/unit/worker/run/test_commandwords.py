@@ -33,8 +33,17 @@ def test_a_signal_has_a_name_where_there_is_one() -> None:
 
 def test_out_of_memory_says_how_much() -> None:
     outcome = ended(signal=9, oom=True, peak_rss_bytes=15_000_000_000)
-    assert outcome.problem == "out of memory: the machine ended it, it held 15.0 GB of the machine's 16.0 GB"
+    assert outcome.problem == (
+        "out of memory: the machine's OOM killer ended it at a peak of 15.0 GB, of 16.0 GB of RAM there; "
+        "hold less at a time, or ask for more with --ram SIZE"
+    )
     assert outcome.signal == 9
+
+
+def test_out_of_memory_of_a_process_that_a_shell_waited_for() -> None:
+    outcome = ended(code=137, oom=True, peak_rss_bytes=15_000_000_000)
+    assert outcome.problem.startswith("out of memory: the machine's OOM killer ended a process of it at a peak of 15.0")
+    assert (outcome.exit_code, outcome.signal) == (137, None)
 
 
 def test_nobody_was_told() -> None:

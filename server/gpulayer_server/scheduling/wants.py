@@ -1,0 +1,107 @@
+"""Sets of equal requirements, shapes of equal machines, and which of them fit: asked once for each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from operator import attrgetter
+from typing import Generic
+
+from gpulayer.protocol.types import Device, Inventory, Requirements, Sample
+from gpulayer_server.scheduling import match
+from gpulayer_server.scheduling.candidate import Each
+
+#: Minus the free slots, the name, the id: the roomiest comes first.
+Entry = tuple[int, str, str]
+
+
+class Shape(Generic[Each]):
+    """Machines that `match.unmet` treats alike, but for their names. `there`: those that are connected, by id."""
+
+    def __init__(self, key: Hashable, devices: int):
+        self.key = key
+        self.devices = devices
+        self.members: dict[str, Each] = {}
+        self.there: dict[str, Each] = {}
+        self.open: dict[int, list[Entry]] = {}  # with a free slot, by the number of free devices
+        self.sharing: list[tuple[int, str]] = []  # with a free slot: most bytes left on a device in shared use, id
+
+
+class Wants(Generic[Each]):
+    """A set of requirements, and which shapes could meet it."""
+
+    def __init__(self, requirements: Requirements):
+        self.requirements = requirements
+        self.pinned = requirements.worker
+        self.kind = requirements.device_kind
+        self.count = requirements.device_count
+        self.share_bytes = requirements.vram_share_bytes if self.kind else None
+        self.nodes = requirements.nodes
+        declares = requirements.ram_bytes is not None or requirements.cpu_cores is not None
+        self.light = self.kind is None and not declares  # takes a slot and nothing else
+        self.big = self.nodes > 1 or self.count > 1 or declares  # small jobs could keep it waiting for ever
+        self.shapes: list[Shape[Each]] = []  # those that fit and of which somebody is there: `Room.shapes`
+        self.version = -1  # of the room, when they were listed
+        self._fits: dict[Shape[Each], bool] = {}
+
+    def fits(self, shape: Shape[Each], worker: Each) -> bool:
+        """Whether machines of a shape, such as `worker`, could take it, however busy they are."""
+        if self.pinned is not None and self.pinned != worker.name:
+            return False
+        found = self._fits.get(shape)
+        if found is None:
+            found = self._fits[shape] = match.fits(self.requirements, worker)
+        return found
+
+    def forget(self, shape: Shape[Each]) -> None:
+        """A shape of which no machine is left."""
+        self._fits.pop(shape, None)
+
+
+class Beside(Generic[Each]):
+    """What a reservation leaves of a worker to everybody else: a worker with less."""
+
+    __slots__ = ("_requirements", "_uuids", "worker")
+
+    def __init__(self, worker: Each, requirements: Requirements, uuids: frozenset[str]):
+        """`uuids`: of the devices that are reserved, free or not."""
+        self.worker = worker
+        self._requirements = requirements
+        self._uuids = uuids
+
+    id: property = property(attrgetter("worker.id"))
+    name: property = property(attrgetter("worker.name"))
+    inventory: property = property(attrgetter("worker.inventory"))
+    slots: property = property(attrgetter("worker.slots"))
+    reachable: property = property(attrgetter("worker.reachable"))
+    full: property = property(attrgetter("worker.full"))
+    sample: property = property(attrgetter("worker.sample"))
+
+    @property
+    def room_ahead(self) -> int:
+        """Nobody waits for the slot that is kept."""
+        return 0
+
+    @property
+    def slots_free(self) -> int:
+        """One is kept."""
+        return max(0, self.worker.slots_free - 1)
+
+    @property
+    def devices_free(self) -> list[Device]:
+        """Without those that are kept."""
+        return [device for device in self.worker.devices_free if device.uuid not in self._uuids]
+
+    @property
+    def vram_left(self) -> Mapping[str, int]:
+        """Nobody else begins to share a device that is kept."""
+        return {uuid: left for uuid, left in self.worker.vram_left.items() if uuid not in self._uuids}
+
+    @property
+    def ram_left_bytes(self) -> int:
+        """Without what is kept."""
+        return self.worker.ram_left_bytes - (self._requirements.ram_bytes or 0)
+
+    @property
+    def cpu_left(self) -> float:
+        """Without what is kept."""
+        return self.worker.cpu_left - (self._requirements.cpu_cores or 0.0)

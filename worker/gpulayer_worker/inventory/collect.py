@@ -1,0 +1,118 @@
+"""Looking at a machine, vendor by vendor. What fails is reported as such, never as 'nothing there'."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gpulayer.protocol.types import Device, Inventory, Link
+from gpulayer_worker.inventory import topo
+from gpulayer_worker.inventory.limits import Limits, usable_cores
+from gpulayer_worker.inventory.nvidia import Found, Nvidia, found
+from gpulayer_worker.inventory.nvmlguard import NvmlGuard
+
+log = logging.getLogger("gpulayer.worker")
+
+_TOPO_DEADLINE_S = 10.0
+_PYTHON_DEADLINE_S = 5.0
+_VERSION = "import platform; print(platform.python_version())"
+
+
+def host(python: str = sys.executable) -> Inventory:
+    """The machine without its devices. Blocks for some milliseconds; longer where `python` is another interpreter.
+
+    `python`: the interpreter for jobs.
+    """
+    return Inventory(
+        host=platform.node(),
+        os=sys.platform,
+        arch=platform.machine(),
+        cpu_cores=usable_cores(),
+        ram_bytes=Limits().ram_bytes(),
+        python=_python_version(python),
+    )
+
+
+def _python_version(python: str) -> str:
+    if python == sys.executable:
+        return platform.python_version()
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", _VERSION],
+            capture_output=True,
+            timeout=_PYTHON_DEADLINE_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("the interpreter for jobs, %s, does not say its version: %s", python, error)
+        return ""
+    return done.stdout.decode(errors="replace").strip()
+
+
+async def nvidia_devices(
+    guard: NvmlGuard, environ: Mapping[str, str], deadline_s: float, root: Path = Path("/")
+) -> Found:
+    """NVIDIA's devices and their links, by NVML, and what NVML does not tell of links by `nvidia-smi topo -m`.
+
+    Raises `NvmlTrouble`.
+    """
+    answer = await guard.ask({"ask": "machine"}, deadline_s)
+    nvidia = msgspec.convert(answer, Nvidia)
+    here = found(nvidia, environ, root)
+    whole = [device for device in here.devices if not device.parent]
+    if len(whole) > 1 and len(here.links) < len(here.devices) * (len(here.devices) - 1) // 2:
+        uuids = [""] * (max(card.index for card in nvidia.cards) + 1)
+        for device in whole:
+            uuids[device.index] = device.uuid
+        here = _with_topology(here, topo.parse(await _smi_topology(), uuids))
+    return here
+
+
+def _with_topology(here: Found, topology: topo.Topology) -> Found:
+    """What NVML told counts; the rest is taken from the other."""
+    told = {(link.a, link.b) for link in here.links}
+    links: Sequence[Link] = [*here.links, *(link for link in topology.links if (link.a, link.b) not in told)]
+    return Found(
+        devices=tuple(_seated(device, topology) for device in here.devices),
+        links=tuple(sorted(links, key=lambda link: (link.a, link.b))),
+        problems=here.problems,
+        cuda=here.cuda,
+    )
+
+
+def _seated(device: Device, topology: topo.Topology) -> Device:
+    seat = topology.seats.get(device.uuid)
+    if device.numa is not None or seat is None:
+        return device
+    return msgspec.structs.replace(device, numa=seat.numa)
+
+
+async def _smi_topology() -> str:
+    """What `nvidia-smi topo -m` prints; '' where it is not there, or does not answer."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    child = await asyncio.create_subprocess_exec(
+        program,
+        "topo",
+        "-m",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        said, _ = await asyncio.wait_for(child.communicate(), _TOPO_DEADLINE_S)
+    except asyncio.TimeoutError:
+        log.warning("nvidia-smi topo -m did not answer within %g s: links stay unknown", _TOPO_DEADLINE_S)
+        child.kill()
+        return ""
+    return said.decode(errors="replace")

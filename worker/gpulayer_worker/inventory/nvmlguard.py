@@ -1,0 +1,114 @@
+"""NVML at arm's length: a child process asks it, and may be given up.
+
+A process, not a thread: NVML hangs in the driver where a thread can't be ended and would keep its process from ending
+too, and it has ended the processes that it was loaded into. The agent never loads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+log = logging.getLogger("gpulayer.worker")
+
+_LINE_BYTES = 4 << 20
+_CHILD = ("-m", "gpulayer_worker.inventory.nvmlchild")
+
+
+class NvmlTrouble(RuntimeError):
+    """NVML could not be asked: the loader's error, NVML's own, no answer in time, or the end of the child."""
+
+
+class NvmlGuard:
+    """Asks the child, one question at a time; the next question after trouble starts a fresh one.
+
+    Arguments:
+        command: the child's; by default ours, in the agent's interpreter.
+    """
+
+    def __init__(self, command: Sequence[str] = (sys.executable, *_CHILD)):
+        self._command = tuple(command)
+        self._lock = asyncio.Lock()
+        self._child: asyncio.subprocess.Process | None = None
+        self.present: bool | None = None  # whether devices are there, whatever NVML says; None: not known yet
+
+    async def ask(self, question: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        """The answer. Raises NvmlTrouble; after `deadline_s` seconds without an answer the child is given up."""
+        async with self._lock:
+            try:
+                return await asyncio.wait_for(self._ask(question), deadline_s)
+            except asyncio.TimeoutError:
+                self._abandon()
+                raise NvmlTrouble(f"no answer within {deadline_s:g} s") from None
+            except (OSError, ValueError) as error:
+                self._abandon()
+                raise NvmlTrouble(str(error)) from error
+            except asyncio.CancelledError:
+                self._abandon()  # its answer would be taken for the next question's
+                raise
+
+    async def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        child = self._child
+        if child is None or child.returncode is not None:
+            child = await self._start()
+        if child.stdin is None:
+            raise OSError("the process that asks NVML has no input")
+        child.stdin.write(json.dumps(question).encode() + b"\n")
+        answer = await self._line(child)
+        if "failed" in answer:
+            raise NvmlTrouble(answer["failed"])
+        return answer["answer"]
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self._child = child = await asyncio.create_subprocess_exec(
+            *self._command,
+            cwd="/",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_LINE_BYTES,
+        )
+        self.present = bool((await self._line(child))["present"])
+        return child
+
+    async def _line(self, child: asyncio.subprocess.Process) -> dict[str, Any]:
+        line = await child.stdout.readline() if child.stdout is not None else b""
+        if not line:
+            self._child = None
+            code = await child.wait()
+            how = _signal_name(-code) if code < 0 else f"exit code {code}; see the agent's log"
+            raise NvmlTrouble(f"the process that asked it ended: {how}")
+        return json.loads(line)
+
+    def _abandon(self) -> None:
+        """End the child, and do not wait: one that hangs in the driver ends when the driver lets it."""
+        child, self._child = self._child, None
+        if child is not None and child.returncode is None:
+            log.warning("the process that asks NVML (pid %d) is given up", child.pid)
+            try:
+                child.kill()
+            except ProcessLookupError:
+                log.info("it has just ended")
+
+    async def close(self) -> None:
+        """End the child."""
+        child, self._child = self._child, None
+        if child is None or child.returncode is not None:
+            return
+        if child.stdin is not None:
+            child.stdin.close()
+        try:
+            await asyncio.wait_for(child.wait(), 1.0)
+        except asyncio.TimeoutError:
+            child.kill()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,326 @@
+"""The machine as this worker tells of it: what it has, how it fares, which devices are sick. One for each agent.
+
+Nothing here delays the join: what is not known when the worker says hello is told later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from gpulayer.protocol.types import Device, Inventory, Outcome, Sample, State
+from gpulayer_worker.inventory import location
+from gpulayer_worker.inventory.amd import amd_devices
+from gpulayer_worker.inventory.amdchild import devices_present as amd_present
+from gpulayer_worker.inventory.apple import apple_devices
+from gpulayer_worker.inventory.collect import host, nvidia_devices
+from gpulayer_worker.inventory.nvidia import Found
+from gpulayer_worker.inventory.nvmlguard import NvmlGuard, NvmlTrouble
+from gpulayer_worker.inventory.prober import Prober
+from gpulayer_worker.inventory.sampling import DeviceUse, Sampler, noticeable
+from gpulayer_worker.inventory.strangers import Foreigners
+from gpulayer_worker.layout import Layout
+from gpulayer_worker.options import Options
+from gpulayer_worker.quarantine import Quarantine, smell
+
+log = logging.getLogger("gpulayer.worker")
+
+_JOIN_WAITS_S = 2.0  # for NVML, which mostly answers within this
+_START_S = 30.0  # drivers that keep nothing between programs take long for their first answer
+_SAMPLE_S = 5.0
+_FIRST_AGAIN_S, _LAST_AGAIN_S = 15.0, 600.0  # between tries of an NVML that fails
+_HEALTH_EVERY = 10  # samples
+_SENT_AT_LEAST_S = 10.0
+
+_NVML_FAILED = "NVIDIA devices present, NVML failed"
+
+
+class _Uses(msgspec.Struct, frozen=True, kw_only=True):
+    """The child's answer to 'sample'."""
+
+    devices: tuple[DeviceUse, ...] = ()
+    xids: tuple[tuple[str, str], ...] = ()  # UUID, what happened
+    sick: dict[str, str] | None = None  # by UUID of the card
+
+
+class Machine:
+    """Owns what is known of the machine. All of it happens on the agent's loop; what may hang is a child process.
+
+    Arguments:
+        options: the agent's.
+        layout: the worker's folder.
+        changed: is told each inventory that differs from the one before.
+        measured: is told each sample that is worth a message.
+        holds: whether an attempt holds any device.
+        prober: makes what probes frameworks; None: nothing does.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        layout: Layout,
+        *,
+        changed: Callable[[Inventory], None],
+        measured: Callable[[Sample], None],
+        holds: Callable[[], bool],
+        environ: Mapping[str, str],
+        prober: Callable[[Callable[[], None]], Prober] | None = None,
+        guard: NvmlGuard | None = None,
+    ):
+        self._options, self._layout, self._environ = options, layout, environ
+        self._changed, self._measured = changed, measured
+        self._prober = prober(self._probes_told) if prober is not None else None
+        self._guard = guard or NvmlGuard()
+        self._sampler = Sampler(layout.data, Foreigners(layout.data, holds))
+        self._quarantine = Quarantine()
+        self._noted: dict[str, Any] = self._quarantine.note()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._place = location.told(options.region, options.zone, environ)
+        self._host: Inventory
+        self.inventory: Inventory
+        self._nvidia, self._others = Found(), Found()
+        self._nvml_problem = ""
+        self._ready = False  # the worker may say hello: from now on what changes is told
+        self._nvml_asked = asyncio.Event()  # NVML is to be asked for the devices anew
+        self._look_due = asyncio.Event()  # frameworks are to be probed anew
+        self._probed_for: object = None
+        self._sampling = False
+        self._samples = 0
+        self._sent: Sample | None = None
+        self._sent_at_s = 0.0
+
+    # ---------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Look at the machine: returns soon, whatever its drivers do."""
+        self._host = await asyncio.to_thread(host, self._options.python)
+        note = await asyncio.to_thread(self._layout.noted, self._layout.data, "quarantine")
+        self._quarantine.take_up(note, time.monotonic())
+        self._compose()
+        first = asyncio.Event()
+        for work in (self._watch_nvidia(first), self._find_others(), self._find_place(), self._probe()):
+            self._spawn(work)
+        try:
+            await asyncio.wait_for(first.wait(), _JOIN_WAITS_S)
+        except asyncio.TimeoutError:
+            log.warning("NVML has not answered within %g s: its devices are told later", _JOIN_WAITS_S)
+            if self._guard.present:
+                self._nvml_problem = "NVIDIA devices present, NVML has not answered yet"
+        self._compose()
+        self._ready = True
+
+    async def close(self) -> None:
+        """End what was started."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._guard.close()
+        if self._prober is not None:
+            await self._prober.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reaped)
+
+    def _reaped(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a look at the machine failed", exc_info=task.exception())
+
+    # ---------------------------------------------------------------- what there is
+
+    def _compose(self) -> None:
+        """Put the inventory together, and tell it where it changed."""
+        reasons = self._quarantine.reasons()
+        gone = f"{_NVML_FAILED}: {self._nvml_problem}" if self._nvml_problem and self._nvidia.devices else ""
+        devices = [
+            replace(device, sick=device.sick or (gone if device.kind == "cuda" else "") or reasons.get(device.uuid, ""))
+            for device in (*self._nvidia.devices, *self._others.devices)
+        ]
+        problems = [*self._nvidia.problems, *self._others.problems]
+        if self._nvml_problem:
+            problems.insert(0, self._nvml_problem)
+        inventory = replace(
+            self._host,
+            devices=tuple(devices),
+            links=(*self._nvidia.links, *self._others.links),
+            problems=tuple(problems),
+            cuda=self._nvidia.cuda,
+            region=self._place.region,
+            zone=self._place.zone,
+            labels=dict(self._options.labels),
+            frameworks=self._prober.found() if self._prober is not None else (),
+            probing=self._prober.names() if self._prober is not None else (),
+        )
+        depends = [(device.uuid, device.driver) for device in devices], inventory.cuda
+        if depends != self._probed_for:
+            self._probed_for = depends
+            self._look_due.set()
+        before = getattr(self, "inventory", None)
+        self.inventory = inventory
+        if self._ready and inventory != before:
+            self._changed(inventory)
+
+    async def _find_others(self) -> None:
+        apple = await asyncio.to_thread(apple_devices)
+        amd = await amd_devices(await asyncio.to_thread(amd_present), self._environ)
+        self._others = replace(amd, devices=(*apple, *amd.devices))
+        if self._others != Found():
+            self._compose()
+
+    async def _find_place(self) -> None:
+        place = await asyncio.to_thread(location.found, self._place, self._environ)
+        if place != self._place:
+            self._place = place
+            self._compose()
+
+    async def _watch_nvidia(self, first: asyncio.Event) -> None:
+        """Ask NVML what there is, and again whenever that may be different; where it fails, ever more seldom."""
+        pause_s = _FIRST_AGAIN_S
+        while True:
+            self._nvml_asked.clear()
+            try:
+                here = await nvidia_devices(self._guard, self._environ, _START_S)
+                self._nvidia, self._nvml_problem = self._with_lost(here), ""
+            except (NvmlTrouble, msgspec.ValidationError) as error:
+                if not self._guard.present and not self._nvidia.devices:
+                    first.set()
+                    return  # there is none of NVIDIA's here
+                self._nvml_problem = f"{_NVML_FAILED}: {error}"
+                log.warning("%s", self._nvml_problem)
+            self._compose()
+            first.set()
+            if self._nvml_problem:
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _LAST_AGAIN_S)
+            elif not self._nvidia.devices and not self._guard.present:
+                await self._guard.close()
+                return
+            else:
+                pause_s = _FIRST_AGAIN_S
+                await self._nvml_asked.wait()
+
+    def _with_lost(self, here: Found) -> Found:
+        """Devices that were there and are not any more are sick, not forgotten; slices that were made anew are."""
+        listed = {device.uuid for device in here.devices} | {device.parent for device in here.devices}
+        lost = [
+            replace(device, sick="it is gone: NVML does not list it any more")
+            for device in self._nvidia.devices
+            if (device.parent or device.uuid) not in listed
+        ]
+        return replace(here, devices=(*here.devices, *lost))
+
+    # ---------------------------------------------------------------- how it fares
+
+    def tick(self, *, connected: bool) -> None:
+        """Once a second."""
+        now_s = time.monotonic()
+        for uuid in self._quarantine.due(now_s):
+            self._spawn(self._probe_device(uuid))
+        if not connected:
+            self._sent = None  # whoever answers next has seen none
+        elif not self._sampling and self._ready:
+            self._sampling = True
+            self._spawn(self._sample())
+
+    async def _sample(self) -> None:
+        try:
+            sample = self._sampler.take(time.monotonic(), await self._device_uses())
+        except OSError as error:
+            log.warning("no sample of the machine: %s", error)
+            return
+        finally:
+            self._sampling = False
+        now_s = time.monotonic()
+        if self._sent is None or now_s - self._sent_at_s >= _SENT_AT_LEAST_S or noticeable(self._sent, sample):
+            self._sent, self._sent_at_s = sample, now_s
+            self._measured(sample)
+
+    async def _device_uses(self) -> Iterable[DeviceUse]:
+        ours = {device.uuid for device in self._nvidia.devices}
+        if not ours or self._nvml_problem:
+            return ()
+        health = self._samples % _HEALTH_EVERY == 0
+        self._samples += 1
+        try:
+            answer = await self._guard.ask({"ask": "sample", "health": health}, _SAMPLE_S)
+            uses = msgspec.convert(answer, _Uses)
+        except (NvmlTrouble, msgspec.ValidationError) as error:
+            log.warning("NVML gave no sample: %s", error)
+            self._nvml_asked.set()  # whether that lasts
+            return ()
+        self._heed(uses)
+        return [use for use in uses.devices if use.uuid in ours]
+
+    def _heed(self, uses: _Uses) -> None:
+        """What the driver told of sick devices."""
+        now_s, devices = time.monotonic(), self._nvidia.devices
+        for uuid, words in uses.xids:
+            for device in devices:
+                if uuid in (device.uuid, device.parent):
+                    self._quarantine.suspect(device.uuid, words, now_s, sure=True)
+        if uses.sick is not None:
+            sick = uses.sick
+            devices = tuple(
+                replace(device, sick=sick.get(device.parent or device.uuid, device.sick)) for device in devices
+            )
+        if devices != self._nvidia.devices or uses.xids:
+            self._nvidia = replace(self._nvidia, devices=devices)
+            self._quarantine_changed()
+
+    async def processes(self, uuid: str) -> dict[int, int | None]:
+        """Bytes of a device's memory by process id; None where NVML does not say. Raises `NvmlTrouble`."""
+        answer = await self._guard.ask({"ask": "processes", "uuid": uuid}, _SAMPLE_S)
+        return {pid: held for pid, held in answer["processes"]}
+
+    # ---------------------------------------------------------------- probes and sick devices
+
+    def ended(self, devices: Iterable[Device], outcome: Outcome) -> None:
+        """An attempt ended: one that failed in a way that smells of a sick device has its devices probed."""
+        if outcome.state is not State.FAILED:
+            return
+        smelt = smell(outcome)
+        if smelt is None:
+            return
+        for device in devices:
+            log.warning("device %s is probed: a job on it ended with: %s", device.uuid, smelt.words)
+            self._quarantine.suspect(device.uuid, f"a job on it ended with: {smelt.words}", time.monotonic(), sure=smelt.sure)
+        self._quarantine_changed()
+
+    async def _probe(self) -> None:
+        """Probe frameworks whenever devices or the driver are others."""
+        while self._prober is not None:
+            await self._look_due.wait()
+            self._look_due.clear()
+            await self._prober.look(self.inventory)
+
+    def _probes_told(self) -> None:
+        """A probe came through."""
+        for uuid, reason in self._prober.sick().items() if self._prober is not None else ():
+            self._quarantine.found_sick(uuid, reason, time.monotonic())
+        self._quarantine_changed()
+
+    async def _probe_device(self, uuid: str) -> None:
+        device = next((each for each in self.inventory.devices if each.uuid == uuid), None)
+        problem = None
+        try:
+            if self._prober is not None and device is not None:
+                problem = await self._prober.device(device)
+        finally:
+            self._quarantine.probed(uuid, problem, time.monotonic())
+            self._quarantine_changed()
+
+    def _quarantine_changed(self) -> None:
+        note = self._quarantine.note()
+        if note != self._noted:
+            self._noted = note
+            self._layout.note(self._layout.data, "quarantine", note)
+        self._compose()

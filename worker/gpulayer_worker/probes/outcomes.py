@@ -1,0 +1,99 @@
+"""What came of probes, target by target ('cpu' or a device's UUID), and the words in which a worker tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpulayer.protocol.base import Struct
+from gpulayer.protocol.machines import Device, Framework
+
+CPU = "cpu"
+GENERAL = ""  # the target of what holds for a framework as a whole
+_RETRY_S = 60.0
+_RETRY_LONGEST_S = 3600.0
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """Of one target."""
+
+    why: str = ""  # why it can't be used; '' where the computation gave what it should
+    lasting: bool = True  # until what it depends on changes; else it is tried again
+    at: float = 0.0  # when, by the machine's clock
+    tries: int = 1
+
+    def due(self, now: float) -> float | None:
+        """In how many seconds to try again; None never."""
+        if not self.why or self.lasting:
+            return None
+        wait_s = min(_RETRY_LONGEST_S, _RETRY_S * 2 ** min(self.tries - 1, 10))
+        past_s = now - self.at
+        return max(0.0, wait_s - past_s) if past_s >= 0 else 0.0  # the clock was set back
+
+
+class Results(Struct, frozen=True, kw_only=True):
+    """All that is known of a framework under one key; `key` digests what it depends on."""
+
+    key: str
+    built_for: str = ""
+    outcomes: dict[str, Outcome] = {}
+
+    def renewed(self, new: Mapping[str, Outcome], built_for: str, *, asked: Sequence[str]) -> Results:
+        """With what a new probe of some targets found; it counts how often one failed in a row."""
+        outcomes = {target: each for target, each in self.outcomes.items() if target not in (*asked, GENERAL)}
+        for target, each in new.items():
+            before = self.outcomes.get(target)
+            again = before is not None and before.why and each.why
+            outcomes[target] = _replaced(each, before.tries + 1) if before is not None and again else each
+        return Results(key=self.key, built_for=built_for or self.built_for, outcomes=outcomes)
+
+    def without(self, target: str) -> Results:
+        """As if a target had never been probed."""
+        outcomes = {name: each for name, each in self.outcomes.items() if name not in (target, GENERAL)}
+        return Results(key=self.key, built_for=self.built_for, outcomes=outcomes)
+
+
+def _replaced(outcome: Outcome, tries: int) -> Outcome:
+    return Outcome(why=outcome.why, lasting=outcome.lasting, at=outcome.at, tries=tries)
+
+
+def told(name: str, version: str, results: Results, devices: Sequence[Device]) -> Framework:
+    """A framework as the worker tells it: what works, and per kind why the rest does not."""
+    outcomes = results.outcomes
+    general = outcomes.get(GENERAL)
+    if general is not None and general.why:
+        return Framework(name=name, version=version, built_for=results.built_for, problems={GENERAL: general.why})
+    cpu = outcomes.get(CPU)
+    works: list[str] = [CPU] if cpu is not None and not cpu.why else []
+    problems: dict[str, str] = {CPU: cpu.why} if cpu is not None and cpu.why else {}
+    good = [device for device in devices if device.uuid in outcomes and not outcomes[device.uuid].why]
+    for kind in dict.fromkeys(device.kind for device in devices):
+        if any(device.kind == kind for device in good):
+            works.append(kind)
+        bad = [device for device in devices if device.kind == kind and outcomes.get(device.uuid, _GOOD).why]
+        if bad:
+            problems[kind] = _joined(bad, outcomes, of=sum(device.kind == kind for device in devices))
+    return Framework(
+        name=name,
+        version=version,
+        built_for=results.built_for,
+        works=tuple(works),
+        devices=tuple(device.uuid for device in good),
+        problems=problems,
+    )
+
+
+_GOOD = Outcome()
+
+
+def _joined(bad: Sequence[Device], outcomes: Mapping[str, Outcome], *, of: int) -> str:
+    """One reason for all devices of a kind, or each with those that it holds for."""
+    whys = {why: [device for device in bad if outcomes[device.uuid].why == why] for why in _whys(bad, outcomes)}
+    if len(whys) == 1 and len(bad) == of:
+        return next(iter(whys))
+    return "; ".join(
+        f"{', '.join(f'{device.kind}:{device.index}' for device in devices)}: {why}" for why, devices in whys.items()
+    )
+
+
+def _whys(bad: Sequence[Device], outcomes: Mapping[str, Outcome]) -> list[str]:
+    return list(dict.fromkeys(outcomes[device.uuid].why for device in bad))

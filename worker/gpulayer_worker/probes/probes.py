@@ -1,0 +1,174 @@
+"""Keeps what is known of the frameworks in the interpreter for jobs, and finds out what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from gpulayer.protocol.machines import Device, Framework, Inventory
+from gpulayer_worker.probes import cache
+from gpulayer_worker.probes.asking import Ask, Asking
+from gpulayer_worker.probes.child import LIMIT_S
+from gpulayer_worker.probes.outcomes import CPU, GENERAL, OUT_OF_MEMORY, Outcome, Results, told
+from gpulayer_worker.probes.packages import Packages, look, resolved
+
+_LOOK_S = 30.0  # between two looks whether something was installed
+
+T = TypeVar("T")
+Tell = Callable[[Framework], None]
+
+
+class Probes:
+    """The probes of one worker. All but `packages` and `names` is called on one event loop.
+
+    A worker that starts says `names()` in its inventory as still being probed, with `known(inventory)` as frameworks;
+    then `watch` tells each framework when its probe is through, and again whenever something else holds of it.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        data: Path | None,
+        *,
+        limit_s: float = LIMIT_S,
+        busy: Callable[[], Collection[str]] = tuple,
+    ):
+        """For the interpreter `python`; what is found is kept below `data` (None: nowhere).
+
+        `limit_s` is how long each step of a probe may take. `busy` gives the UUIDs of devices with jobs on them:
+        these are not computed on, but for `probe_device`.
+        """
+        self._path = resolved(python)
+        self._data = data
+        self._limit_s = limit_s
+        self._busy = busy
+        self._known = cache.load(data)
+        self._inventory: Inventory | None = None
+        self._told: dict[str, Framework] = {}
+        self._wake = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        self._thread: ThreadPoolExecutor | None = None
+
+    # ---------------------------------------------------------------- what is there
+
+    def packages(self) -> Packages:
+        """What the interpreter has installed. Blocks for tens of milliseconds where that is not known yet."""
+        packages = self._known.packages
+        if packages is None or not packages.current(self._path):
+            packages = self._known.packages = look(self._path)
+            cache.save(self._data, self._known)
+        return packages
+
+    def names(self) -> tuple[str, ...]:
+        """The frameworks that are installed and of which nothing was told or known yet. Blocks as `packages` does."""
+        return tuple(name for name in self.packages().names if name not in self._told)
+
+    def known(self, inventory: Inventory) -> tuple[Framework, ...]:
+        """What a start before us found, as far as it still holds and nothing of it is missing.
+
+        It counts as told. Blocks as `packages` does.
+        """
+        packages = self.packages()
+        for name in packages.names:
+            ask = self._ask(name, packages, inventory)
+            results = self._results(ask)
+            if not _due(ask, results, ()):
+                self._told[name] = told(ask, results)
+        return tuple(self._told[name] for name in packages.names if name in self._told)
+
+    # ---------------------------------------------------------------- finding out
+
+    async def run(self, inventory: Inventory, tell: Tell) -> None:
+        """Probe what is not known or may have changed, one after the other; tells each framework that is through.
+
+        One that was removed is told without a version.
+        """
+        self._inventory = inventory
+        packages = await self._threaded(self.packages)
+        for name in [name for name in self._told if name not in packages.names]:
+            del self._told[name]
+            tell(Framework(name=name))
+        asks = [self._ask(name, packages, inventory) for name in packages.names]
+        for ask in sorted(asks, key=lambda ask: bool(_due(ask, self._results(ask), self._busy()))):
+            async with self._one_at_a_time:
+                due = _due(ask, self._results(ask), self._busy())
+                if due:
+                    await self._probe(ask, due)
+            framework = told(ask, self._results(ask))
+            if self._told.get(ask.name) != framework:
+                self._told[ask.name] = framework
+                tell(framework)
+
+    async def watch(self, inventory: Callable[[], Inventory], tell: Tell) -> None:
+        """`run` for ever: when something was installed, when what failed is to be tried again, after `again`."""
+        while True:
+            self._wake.clear()
+            await self.run(inventory(), tell)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _LOOK_S)
+
+    def again(self, uuid: str) -> None:
+        """Forget what was found on a device, so that `watch` (or the next `run`) computes on it again."""
+        self._known.results = {name: results.without(uuid) for name, results in self._known.results.items()}
+        self._wake.set()
+
+    async def probe_device(self, uuid: str) -> str:
+        """Whether a device computes, by the first framework that may use it, else by the driver alone.
+
+        '' where it does, else why it is sick. That there is too little memory, or no way to tell, is no sickness.
+        """
+        inventory = self._inventory
+        device = next((each for each in inventory.devices if each.uuid == uuid), None) if inventory else None
+        if inventory is None or device is None:
+            return "it is not there any more"
+        packages = await self._threaded(self.packages)
+        async with self._one_at_a_time:
+            for name in packages.names:
+                ask = self._ask(name, packages, inventory)
+                if name == "mlx" or not _may_use(self._results(ask), device, inventory.devices):
+                    continue
+                outcome = (await self._probe(ask, [uuid])).outcomes.get(uuid)
+                if outcome is not None and not (outcome.why and outcome.lasting):
+                    return _sickness(outcome.why, name)
+            return await self._by_driver(inventory, uuid) if device.kind == "cuda" else ""
+
+    async def _by_driver(self, inventory: Inventory, uuid: str) -> str:
+        ask = self._ask("driver", Packages(path=sys.executable), inventory)
+        found = await self._asked(Asking(ask), [uuid])
+        return _sickness(found.get(uuid, found.get(GENERAL, Outcome())).why, "the CUDA driver")
+
+    async def _probe(self, ask: Ask, targets: Sequence[str]) -> Results:
+        asking = Asking(ask)
+        found = await self._asked(asking, targets)
+        results = self._results(ask).renewed(found, asking.built_for, asked=targets)
+        self._known.results[ask.name] = results
+        await self._threaded(lambda: cache.save(self._data, self._known))
+        return results
+
+    async def _asked(self, asking: Asking, targets: Sequence[str]) -> dict[str, Outcome]:
+        """Cancelled, it returns when no process is left."""
+        return await self._threaded(lambda: asking.run(targets), end=asking.end)
+
+    async def _threaded(self, function: Callable[[], T], end: Callable[[], None] = lambda: None) -> T:
+        """In our own thread, so that those for jobs stay free."""
+        with ThreadPoolExecutor(1, thread_name_prefix="probes") as thread:
+            future = asyncio.get_running_loop().run_in_executor(thread, function)
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                end()
+                with suppress(Exception):
+                    await future
+                raise
+
+    def _ask(self, name: str, packages: Packages, inventory: Inventory) -> Ask:
+        return Ask(name=name, packages=packages, inventory=inventory, limit_s=self._limit_s)
+
+    def _results(self, ask: Ask) -> Results:
+        return _valid(self._known, ask)
