@@ -68,7 +68,7 @@ def _rows(by_worker: dict[str, list[str]], width: int) -> list[str]:
     names = max((letters(name) for name, _ in shown), default=0)
     lines: list[str] = []
     for text in nobodys:
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     for name, texts in shown:
         lines += _row(name, names, texts, width)
     return lines
@@ -80,7 +80,9 @@ def _row(name: str, names: int, texts: Sequence[str], width: int) -> list[str]:
     wrapped = [
         line
         for text in texts
-        for line in textwrap.wrap(text, max(20, width - margin), subsequent_indent="  ", break_long_words=False)
+        for line in textwrap.wrap(
+            text, max(20, width - margin), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
     ]
     first = f"  {name}{' ' * (names - letters(name))}  {wrapped[0] if wrapped else ''}".rstrip()
     return [first, *(" " * margin + line for line in wrapped[1:])]
@@ -103,4 +105,4 @@ def _several(names: Sequence[str]) -> str:
 
 def _nearest(nearest: str, width: int) -> list[str]:
     said = visible(" ".join(nearest.split()))
-    return textwrap.wrap(f"nearest: {said}", width, subsequent_indent=" " * 9) if said else []
+    return textwrap.wrap(f"nearest: {said}", width, subsequent_indent=" " * 9, break_on_hyphens=False) if said else []

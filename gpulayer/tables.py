@@ -163,7 +163,8 @@ def _job(job: JobView, now: float) -> Row:
     if job.state in (State.QUEUED, State.REJECTED):
         why = reasons(job)
         more = [f"{len(why) - _REASONS} more machines"] if len(why) > _REASONS else []
-        below = why[:_REASONS] + more
+        nearest = [f"nearest: {job.nearest}"] if job.nearest else []
+        below = why[:_REASONS] + more + nearest
     elif job.state in (State.FAILED, State.LOST) and failure(job):
         below = [failure(job)]
     elif job.progress and not job.terminal:

@@ -33,6 +33,7 @@ WORDS = {
     State.LOST: "moved",
 }
 
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _JOINERS = "\u200c\u200d"  # some scripts, and some emoji, are written with them
 _WHY_LETTERS = 120  # of what a waiting job waits for: a line is one line with twenty machines too
 _ERROR_LETTERS = 200
@@ -72,6 +73,20 @@ def size(count: float) -> str:
 def whole_size(count: float) -> str:
     """'24 GB', '6.2 GB': without a nought behind the point."""
     return size(count).replace(".0 ", " ")
+
+
+def of_size(part: float | None, whole: float | None) -> str:
+    """'18.2 of 24 GB', '0.4 of 24 GB'; '24 GB' or '400 MB' where the other is not known."""
+    if part is None or not whole:
+        known = part if part is not None else whole
+        return "" if known is None else whole_size(known)
+    unit = size(whole).split()[1]
+    return f"{part / _UNITS[unit]:.1f} of {whole_size(whole)}"
+
+
+def percent(share: float) -> str:
+    """'97%' of a share from 0 to 1."""
+    return f"{round(min(1.0, max(0.0, share)) * 100)}%"
 
 
 def roughly(seconds: float) -> str:

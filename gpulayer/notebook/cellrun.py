@@ -234,8 +234,11 @@ class _Following:
         ):
             return
         reply = self._replay.reply or {}
-        peaks = {name: reply.get(name) for name in ("peak_rss_bytes", "peak_device_bytes")}
-        outcome = Outcome(state=State.SUCCEEDED, **peaks)
+        outcome = Outcome(
+            state=State.SUCCEEDED,
+            peak_rss_bytes=reply.get("peak_rss_bytes"),
+            peak_device_bytes=reply.get("peak_device_bytes"),
+        )
         began = view.started_at or view.submitted_at
         ended_at = began + time.monotonic() - self._began
         self._subscription.over = True  # the control plane ends it by itself, with the job: nothing need be said

@@ -15,6 +15,7 @@ from gpulayer.client import asks
 from gpulayer.client.api import Api
 from gpulayer.client.errors import RequestRefused
 from gpulayer.explaining import explanation_lines
+from gpulayer.machines import machine_lines
 from gpulayer.notebook.cellrun import SESSION_IDLE_S, CellRunner
 from gpulayer.notebook.joblog import TextReplay, show_so_far
 from gpulayer.notebook.options import (
@@ -35,7 +36,7 @@ from gpulayer.notebook.options import (
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
 from gpulayer.protocol.types import JobView, Requirements, State
-from gpulayer.tables import fleet_table, job_table, overview, session_table
+from gpulayer.tables import job_table, overview, session_table
 from gpulayer.words import limit, needs, status_line
 
 _LAST_JOBS = 10
@@ -127,7 +128,7 @@ def _sessions(home: Home, given: argparse.Namespace) -> None:
 
 def _fleet(home: Home, given: argparse.Namespace) -> None:
     workers = home.api().workers()
-    _say(fleet_table(workers, time.time()) if workers else ["no machines yet: the first cell starts this one"])
+    _say(machine_lines(workers, time.time()) or ["no machines yet: the first cell starts this one"])
 
 
 # ---------------------------------------------------------------- one job
@@ -353,7 +354,7 @@ _COMMANDS = {
         arguments=_a_session,
     ),
     "fleet": _Command(
-        summary="every machine with its devices, and what of them is free",
+        summary="every machine: its devices and who holds them, frameworks that work there, how it fares",
         examples=("%gpulayer fleet",),
         run=_fleet,
     ),

@@ -197,10 +197,8 @@ def cell_parser() -> Parser:
 def add_place(parser: Parser) -> None:
     """The options that say where: the same as in the terminal."""
     for option in placement.OPTIONS:
-        about = (
-            option.help[:1].lower() + option.help[1:].removesuffix(".") if option.help[1:2].islower() else option.help
-        )
-        settings: dict[str, Any] = {"dest": option.keyword, "help": about}
+        first = option.help[:1] if option.help[1:2].isupper() else option.help[:1].lower()  # RAM, CUDA
+        settings: dict[str, Any] = {"dest": option.keyword, "help": first + option.help[1:].removesuffix(".")}
         if not option.metavar:
             settings |= {"action": "store_true"}
         else:

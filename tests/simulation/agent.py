@@ -21,7 +21,7 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
     to_worker,
 )
-from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory
+from gpulayer.protocol.types import PROTOCOL_VERSION
 from gpulayer_worker import link
 from tests.simulation.cellrun import CellRun
 from tests.simulation.machine import Kernel, Machine
@@ -179,8 +179,14 @@ class Agent(Process):
     def _tick(self) -> None:
         self.after(_TICK_S, self._tick)
         self.emit(link.Tick())
+        if self._happens(self.plan.samples):
+            self.emit(link.Measured(sample=self.machine.sample))
         if self.link.welcomed:
             self._send([Heartbeat()])
+
+    def machine_changed(self) -> None:
+        """A device fell sick, or is mended."""
+        self.emit(link.MachineChanged(inventory=self.machine.inventory))
 
     def _send(self, messages: list[WorkerMessage]) -> None:
         if self.end is None:
@@ -310,15 +316,7 @@ class Agent(Process):
                 version="simulated",
                 slots=machine.slots,
                 local=machine.local,
-                inventory=Inventory(
-                    host=machine.name,
-                    os="linux",
-                    arch="x86_64",
-                    cpu_cores=machine.slots,
-                    ram_bytes=1,
-                    python="3",
-                    devices=machine.devices,
-                ),
+                inventory=machine.inventory,
                 attempts=effect.attempts,
                 sessions=effect.sessions,
             )

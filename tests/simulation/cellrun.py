@@ -76,7 +76,7 @@ class CellRun:
         agent, machine, session = self.agent, self.agent.machine, self.assign.session
         kernel = machine.noted.get(self.name)
         if kernel is None and session is None:
-            kernel = machine.start_kernel(self.name, None, self.assign.devices)
+            kernel = machine.start_kernel(self.name, None, self.assign)
         elif kernel is None and session is not None:
             kernel = self._session_kernel(session)
         if kernel is None:
@@ -96,7 +96,7 @@ class CellRun:
             return kernel
         if kernel is not None or session in machine.noted_sessions or session not in agent.link.sessions:
             return None
-        kernel = machine.start_kernel(session, session, self.assign.devices)
+        kernel = machine.start_kernel(session, session, self.assign)
         machine.noted_sessions[session] = kernel
         agent.session_ready(session, kernel)
         return kernel

@@ -37,6 +37,8 @@ class Chaos:
             "again": self._again,
             "release": self._release,
             "give_up": self._give_up,
+            "sick": self._sick,
+            "stranger_process": self._stranger_process,
         }
         self._clock = Process(world.outside.host)
 
@@ -115,6 +117,19 @@ class Chaos:
     def _kill_kernel(self, machine: Machine) -> None:
         if machine.kernels and not machine.asleep:
             self.random.choice(machine.kernels).die()
+
+    def _sick(self) -> None:
+        """A device falls sick, or is mended."""
+        agent = self._agent()
+        if agent.machine.devices and not agent.machine.dead:
+            agent.machine.sick ^= {self.random.choice(agent.machine.devices).uuid}
+            agent.machine_changed()
+
+    def _stranger_process(self) -> None:
+        """Somebody else's process comes to a device, or leaves it."""
+        machine = self._agent().machine
+        if machine.devices:
+            machine.foreign ^= {self.random.choice(machine.devices).uuid}
 
     # ---------------------------------------------------------------- the network
 

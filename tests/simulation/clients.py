@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -153,14 +154,19 @@ def spec(
     array: tuple[tuple[int, int], ...] = (),
     after: tuple[str, ...] = (),
     priority: int = 0,
+    **asks: Any,
 ) -> JobSpec:
-    """A job whose program runs for about so many seconds. `quiet`: a command that writes nothing."""
+    """A job that runs for about so many seconds. `quiet`: a command that writes nothing; `asks`: more of machines."""
+    share = asks.get("vram_share_bytes")
+    requirements = Requirements(
+        accelerator="cuda" if devices or share else None, devices=0 if share else devices, worker=worker, **asks
+    )
     words = (f"{seconds}", *(["die"] if dies else []), *(["quiet"] if quiet else []))
     code = " ".join(words)
     if command:
         return JobSpec(
             command=CommandSpec(argv=words),
-            requirements=Requirements(accelerator="cuda" if devices else None, devices=devices, worker=worker),
+            requirements=requirements,
             retries=retries,
             array=array,
             after=after,
@@ -168,6 +174,6 @@ def spec(
         )
     return JobSpec(
         cell=CellSpec(code=code, session=session, idle_timeout_s=idle_timeout_s),
-        requirements=Requirements(accelerator="cuda" if devices else None, devices=devices, worker=worker),
+        requirements=requirements,
         retries=retries,
     )

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.records import Kind, encode, encode_json
-from gpulayer.protocol.types import Device, JobSpec
+from gpulayer.protocol.types import Device, DeviceSample, Inventory, JobSpec, Sample
+from gpulayer.protocol.types import Process as OnDevice
 from tests.simulation.simulator import Host, Process, Violation
 
 if TYPE_CHECKING:
@@ -139,11 +143,13 @@ class Program(Process):
 class Kernel:
     """A kernel process. It runs an attempt at most once, however often it is sent."""
 
-    def __init__(self, machine: Machine, owner: str, session: str | None, devices: tuple[Device, ...]):
+    def __init__(self, machine: Machine, owner: str, session: str | None, assign: Assign):
+        """For the attempt of an assignment, or the session that its cell opens."""
         self.machine = machine
         self.owner = owner
         self.session = session
-        self.devices = devices
+        self.devices = assign.devices
+        self.asked = assign.spec.requirements
         self.alive = True
         self.killed_for = ""  # the attempt that its end was to end
         self.died: list[Told] = []  # the agent's: who waits for its end
@@ -192,6 +198,9 @@ class Machine(Host):
         self.truth = truth
         self.slots = slots
         self.devices = devices
+        self.sick: set[str] = set()  # devices that take no work
+        self.foreign: set[str] = set()  # devices on which somebody else's process is
+        self.ram_bytes, self.cpu_cores = 64 * 10**9, slots + 2
         self.records: dict[str, bytes] = {}  # attempt: its encoded AttemptRecord
         self.spools: dict[str, Spool] = {}
         self.noted: dict[str, Kernel] = {}  # attempt: the kernel that was given its cell
@@ -207,9 +216,30 @@ class Machine(Host):
         self._kernel_n += 1
         return self._kernel_n
 
-    def start_kernel(self, owner: str, session: str | None, devices: tuple[Device, ...]) -> Kernel:
+    @property
+    def inventory(self) -> Inventory:
+        """What it is and has."""
+        return Inventory(
+            host=self.name,
+            os="linux",
+            arch="x86_64",
+            cpu_cores=self.cpu_cores,
+            ram_bytes=self.ram_bytes,
+            python="3.11.0",
+            devices=tuple([replace(each, sick="Xid 79" if each.uuid in self.sick else "") for each in self.devices]),
+        )
+
+    @property
+    def sample(self) -> Sample:
+        """How it fares."""
+        process = OnDevice(pid=4121, name="python", user="alice", bytes=20 * 10**9)
+        foreign = [DeviceSample(uuid=each, free_bytes=4 * 10**9, foreign=(process,)) for each in sorted(self.foreign)]
+        free = self.sim.random.randint(1, self.ram_bytes)
+        return Sample(cpu=self.sim.random.random(), ram_free_bytes=free, devices=tuple(foreign))
+
+    def start_kernel(self, owner: str, session: str | None, assign: Assign) -> Kernel:
         """A new kernel process, for a fresh attempt or a session."""
-        kernel = Kernel(self, owner, session, devices)
+        kernel = Kernel(self, owner, session, assign)
         self.kernels.append(kernel)
         self.truth.check_room(self)
         return kernel

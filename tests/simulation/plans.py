@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from gpulayer.protocol.types import JobSpec
 from tests.simulation.clients import spec
 from tests.simulation.network import Weather
+
+GB = 10**9
 
 
 @dataclass(kw_only=True)
@@ -22,20 +25,48 @@ class Jobs:
     devices: tuple[int, ...] = (0, 0, 0, 1, 2)
     idle_timeout_s: tuple[float, ...] = (1800.0, 1800.0, 10.0)
     commands: float = 0.0  # of all jobs, those that are commands
+    gangs: float = 0.0  # of commands, those on many machines at once
+    declaring: float = 0.0  # of jobs without a session, those that declare a part of a device, memory or cores
     wide: int = 0  # arrays of so many tasks at most; 0 for small ones, now and then
 
     def draw(self, rng: Random, known: Sequence[str]) -> JobSpec:
         """One job. `known`: jobs after which it may be to run."""
         if self.commands and rng.random() < self.commands:
+            if self.gangs and rng.random() < self.gangs:
+                return self._gang(rng, known)
             return self._command(rng, known)
+        session = rng.choice(self.sessions)
         return spec(
             rng.choice(self.seconds),
             dies=rng.random() < 0.08,
-            session=rng.choice(self.sessions),
+            session=session,
             retries=rng.choice(self.retries),
             devices=rng.choice(self.devices),
             worker=f"w{rng.randrange(4)}" if rng.random() < 0.1 else None,
             idle_timeout_s=rng.choice(self.idle_timeout_s),
+            **(self._declared(rng) if session is None else {}),
+        )
+
+    def _declared(self, rng: Random) -> dict[str, Any]:
+        """What a job takes of a machine beside its slot and whole devices."""
+        if not self.declaring or rng.random() >= self.declaring:
+            return {}
+        share = rng.choice((None, 8 * GB, 8 * GB, 16 * GB)) if max(self.devices) else None
+        ram, cores = rng.choice((None, 10 * GB, 30 * GB)), rng.choice((None, 0.5, 1.5, 3.0))
+        return {"vram_share_bytes": share, "ram_bytes": ram, "cpu_cores": cores}
+
+    def _gang(self, rng: Random, known: Sequence[str]) -> JobSpec:
+        return spec(
+            rng.choice(self.seconds),
+            dies=rng.random() < 0.15,
+            devices=rng.choice(self.devices),
+            command=True,
+            quiet=rng.random() < 0.5,
+            after=tuple(rng.sample(known, 1)) if known and rng.random() < 0.1 else (),
+            priority=rng.choice((0, 0, 0, 5)),
+            nodes=rng.choice((2, 2, 3)),
+            locality=rng.choice(("prefer", "spread", "none")),
+            **self._declared(rng),
         )
 
     def _command(self, rng: Random, known: Sequence[str]) -> JobSpec:
@@ -56,6 +87,7 @@ class Jobs:
             array=ranges[: rng.randint(1, 2)] if rng.random() < 0.4 else (),
             after=tuple(rng.sample(known, min(len(known), rng.randint(1, 2)))) if rng.random() < 0.4 else (),
             priority=rng.choice((0, 0, 0, 5)),
+            **self._declared(rng),
         )
 
 
@@ -84,6 +116,7 @@ class Plan:
     given_back: float = 0.0  # of attempts that can't be started where they are assigned
     failing_programs: float = 0.0  # of those that do not die, the ones that end with an error of their own
     large_output: float = 0.0  # of what programs write, the part that is larger than a frame
+    samples: float = 0.0  # of the seconds, those after which a worker says how it fares
     unlucky_kernels: float = 0.0  # a kernel dies just while its agent connects
     skewed: bool = False
     long_sleep: bool = False
@@ -126,6 +159,8 @@ def draw_plan(rng: Random) -> Plan:
         plan.jobs.commands = rng.choice((0.5, 1.0))
     if rng.random() < 0.15:
         _small(rng, plan)
+    elif rng.random() < 0.4:
+        _fleet(rng, plan)
     return plan
 
 
@@ -204,6 +239,19 @@ def _output(rng: Random, plan: Plan) -> None:
     plan.large_output, plan.weather.byte_s = 0.3, 2e-6
     plan.repeated_words = rng.choice((0.0, 0.5))
     plan.jobs = Jobs(count=rng.randint(10, 20), seconds=(5.0, 30.0, 60.0), sessions=(None, None, "a"), devices=(0,))
+
+
+def _fleet(rng: Random, plan: Plan) -> None:
+    """Machines that fall sick and are measured; jobs on many of them, and such as declare what they take."""
+    plan.workers = tuple((rng.randint(1, 3), rng.choice((0, 1, 2, 2))) for _ in range(rng.randint(2, 4)))
+    kinds = {"sick": 8.0, "stranger_process": 8.0, "agent_crash": 20.0, "break": 15.0, "cancel": 15.0}
+    plan.faults |= _some(rng, kinds)
+    plan.samples = rng.choice((0.0, 1.0))
+    plan.jobs.commands = rng.choice((0.6, 1.0))
+    plan.jobs.gangs = rng.choice((0.0, 0.5, 0.8))
+    plan.jobs.declaring = rng.choice((0.0, 0.4, 0.8))
+    plan.jobs.devices = (0, 0, 1, 1, 2)
+    plan.jobs.count = rng.randint(5, 20)
 
 
 def _small(rng: Random, plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,8 @@ class Truth:
         told = self.views.get(job)
         if told is not None and told.state in (State.CANCELLED, State.REJECTED, State.SUCCEEDED):
             raise Violation(f"the program of {attempt} starts after its job was told to be {told.state.value}")
+        if len(program.kernel.devices) != spec.requirements.device_count and program.kernel.session is None:
+            raise Violation(f"{attempt} has {len(program.kernel.devices)} devices, it asked for {spec.requirements}")
         if len(program.kernel.devices) < spec.requirements.device_count:
             raise Violation(f"{attempt} has {len(program.kernel.devices)} devices, it asked for {spec.requirements}")
         self.programs[attempt] = program
@@ -146,9 +149,24 @@ class Truth:
         if len(machine.kernels) > machine.slots:
             owners = [kernel.owner for kernel in machine.kernels]
             raise Violation(f"{machine.name} has {machine.slots} slots and {len(owners)} kernels: {owners}")
-        uuids = [device.uuid for kernel in machine.kernels for device in kernel.devices]
-        if len(set(uuids)) < len(uuids):
-            raise Violation(f"{machine.name}: a device is held twice: {uuids}")
+        whole: list[str] = []
+        shares: Counter[str] = Counter()
+        for kernel in machine.kernels:
+            share = kernel.asked.vram_share_bytes
+            for device in kernel.devices:
+                if share is None:
+                    whole.append(device.uuid)
+                else:
+                    shares[device.uuid] += share
+        if len({*whole, *shares}) < len(whole) + len(shares):
+            raise Violation(f"{machine.name}: a device is held twice: {whole}, in parts {shares}")
+        for device in machine.devices:
+            if shares[device.uuid] > (device.vram_bytes or 0):
+                raise Violation(f"{machine.name}: {shares} are declared on {device}")
+        ram = sum(kernel.asked.ram_bytes or 0 for kernel in machine.kernels)
+        cores = sum(kernel.asked.cpu_cores or 0.0 for kernel in machine.kernels)
+        if ram > machine.ram_bytes or cores > machine.cpu_cores + 1e-6:
+            raise Violation(f"{machine.name}: {ram} bytes of memory and {cores} cores are declared by jobs there")
 
     def check_trim(self, attempt: str, offset: int, length: int) -> None:
         """A worker lets go only of what the control plane holds."""

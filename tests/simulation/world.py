@@ -18,7 +18,7 @@ from tests.simulation.controlplane import ControlPlane
 from tests.simulation.ending import check_end, unfinished
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
-from tests.simulation.plans import Plan
+from tests.simulation.plans import GB, Plan
 from tests.simulation.simulator import Host, Process, Simulator, Violation
 from tests.simulation.strangers import Stranger
 from tests.simulation.truth import Truth
@@ -71,7 +71,9 @@ class World:
             name,
             truth=self.truth,
             slots=slots,
-            devices=tuple(Device(uuid=f"{name}-gpu{n}", kind="cuda", index=n) for n in range(devices)),
+            devices=tuple(
+                Device(uuid=f"{name}-gpu{n}", kind="cuda", index=n, vram_bytes=24 * GB) for n in range(devices)
+            ),
             clock_s=self.random.uniform(100, 1e6),
             rate=self._rate(),
         )

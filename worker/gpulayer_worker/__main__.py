@@ -128,7 +128,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         command.add_argument("--cache-bytes", type=int, help="of files that jobs were given, kept for later ones; by "
                              "default 20 GB, or a tenth of the disk if that is less")  # fmt: skip
         command.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="what jobs can ask for "
-                             "by --worker-label; gpulayer.dev/network-group=NAME for machines near each other")  # fmt: skip
+                             "by --worker-label; gpulayer.dev/network-group=NAME for near machines")  # fmt: skip
         command.add_argument("--region", default="", help="where the machine is; by default GPULAYER_REGION, or what "
                              "Google's cloud says of its own machines")  # fmt: skip
         command.add_argument("--zone", default="", help="likewise, by default GPULAYER_ZONE")

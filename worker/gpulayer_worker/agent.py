@@ -100,11 +100,15 @@ class Agent:
             self.layout,
             changed=lambda inventory: self.emit(link.MachineChanged(inventory=inventory)),
             measured=lambda sample: self.emit(link.Measured(sample=sample)),
-            holds=lambda: any(each.assign.devices and not each.gone for each in self._link.held.values()),
+            held=self._held_devices,
             environ=os.environ,
-            prober=lambda tell: Probes(options.python, options.data, tell),
+            prober=Probes(options.python, options.data, busy=self._held_devices),
         )
         self._done: asyncio.Future[int]
+
+    def _held_devices(self) -> set[str]:
+        """UUIDs of the devices with attempts on them."""
+        return {device.uuid for held in self._link.held.values() if not held.gone for device in held.assign.devices}
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -139,6 +143,7 @@ class Agent:
             closed=self._disconnected,
             tell=self.keeper.say,
         )
+        self.machine.open()
         self._spawn(self._channel.run())
         self._spawn(self._tick())
         code = await self._done

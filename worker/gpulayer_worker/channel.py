@@ -25,7 +25,7 @@ _FIRST_BACKOFF_S = 0.05
 _LAST_BACKOFF_S = 5.0
 _SAID_AGAIN_S = 5.0  # after the first word that nobody answers; then at twice the time
 _SAID_AT_LEAST_S = 600.0
-_TOLD_AFTER_S = 2.0  # of being away: a control plane that is only started again is back by then
+_TOLD_AFTER_S = 1.0  # of being away: a control plane that is only started again is back by then
 _TOLD_AGAIN_S = 60.0  # at the earliest, where the reason is another one
 
 

@@ -138,7 +138,8 @@ class KeeperLink:
         """Start a program: at most once, however often keepers come and go. What is asked in one turn goes together.
 
         Arguments:
-            job: `id`, `argv`, `env` (added to what all jobs have), `cwd`, and the files `stdout` and `stderr`.
+            job: `id`, `argv`, `env` (added to what all jobs have), `cwd`, the files `stdout` and `stderr`, and `cpus`
+                where it is bound to some.
             listener: is told, until it has heard of the end and that nothing is left.
         """
         self._runs[job["id"]] = _Run(listener, job)

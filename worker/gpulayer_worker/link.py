@@ -210,13 +210,18 @@ class Link:
                 self._full = reason
             case Doing(attempt=name, text=text) if name in self.held:
                 self._tell(Progress(attempt=name, text=text), out)
-            case MachineChanged(inventory=inventory):
-                self._machine = None if self.welcomed else InventoryChanged(inventory=inventory)
-                self._tell(InventoryChanged(inventory=inventory), out)
-            case Measured(sample=sample):
-                self._tell(Sampled(sample=sample), out)
+            case MachineChanged() | Measured():
+                self._tell_machine(event, out)
             case _:
                 pass  # about an attempt that was let go of meanwhile
+
+    def _tell_machine(self, event: MachineChanged | Measured, out: list[Effect]) -> None:
+        if isinstance(event, Measured):
+            self._tell(Sampled(sample=event.sample), out)
+            return
+        changed = InventoryChanged(inventory=event.inventory)
+        self._machine = None if self.welcomed else changed
+        self._tell(changed, out)
 
     def _tell(self, message: WorkerMessage, out: list[Effect]) -> None:
         """Send what the next hello would make plain anyway: out of touch it is not sent."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from gpulayer.protocol.types import Device, Inventory, Outcome, Sample, State
+from gpulayer.protocol.types import Device, Framework, Inventory, Outcome, Sample, State
 from gpulayer_worker.inventory import location
 from gpulayer_worker.inventory.amd import amd_devices
 from gpulayer_worker.inventory.amdchild import devices_present as amd_present
@@ -58,8 +57,10 @@ class Machine:
         layout: the worker's folder.
         changed: is told each inventory that differs from the one before.
         measured: is told each sample that is worth a message.
-        holds: whether an attempt holds any device.
-        prober: makes what probes frameworks; None: nothing does.
+        held: UUIDs of the devices that attempts hold.
+        environ: the agent's environment.
+        prober: probes frameworks; None: nothing does.
+        guard: asks NVML.
     """
 
     def __init__(
@@ -69,16 +70,18 @@ class Machine:
         *,
         changed: Callable[[Inventory], None],
         measured: Callable[[Sample], None],
-        holds: Callable[[], bool],
+        held: Callable[[], Collection[str]],
         environ: Mapping[str, str],
-        prober: Callable[[Callable[[], None]], Prober] | None = None,
+        prober: Prober | None = None,
         guard: NvmlGuard | None = None,
     ):
         self._options, self._layout, self._environ = options, layout, environ
         self._changed, self._measured = changed, measured
-        self._prober = prober(self._probes_told) if prober is not None else None
+        self._prober = prober
+        self._frameworks: dict[str, Framework] = {}
+        self._probing: tuple[str, ...] = ()
         self._guard = guard or NvmlGuard()
-        self._sampler = Sampler(layout.data, Foreigners(layout.data, holds))
+        self._sampler = Sampler(layout.data, Foreigners(layout.data, lambda: bool(held())))
         self._quarantine = Quarantine()
         self._noted: dict[str, Any] = self._quarantine.note()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +92,6 @@ class Machine:
         self._nvml_problem = ""
         self._ready = False  # the worker may say hello: from now on what changes is told
         self._nvml_asked = asyncio.Event()  # NVML is to be asked for the devices anew
-        self._look_due = asyncio.Event()  # frameworks are to be probed anew
         self._probed_for: object = None
         self._sampling = False
         self._samples = 0
@@ -100,12 +102,12 @@ class Machine:
 
     async def start(self) -> None:
         """Look at the machine: returns soon, whatever its drivers do."""
-        self._host = await asyncio.to_thread(host, self._options.python)
+        self._host = await asyncio.to_thread(self._look_at_host)
         note = await asyncio.to_thread(self._layout.noted, self._layout.data, "quarantine")
         self._quarantine.take_up(note, time.monotonic())
         self._compose()
         first = asyncio.Event()
-        for work in (self._watch_nvidia(first), self._find_others(), self._find_place(), self._probe()):
+        for work in (self._watch_nvidia(first), self._find_others(), self._find_place()):
             self._spawn(work)
         try:
             await asyncio.wait_for(first.wait(), _JOIN_WAITS_S)
@@ -113,8 +115,24 @@ class Machine:
             log.warning("NVML has not answered within %g s: its devices are told later", _JOIN_WAITS_S)
             if self._guard.present:
                 self._nvml_problem = "NVIDIA devices present, NVML has not answered yet"
+        if self._prober is not None:
+            known = await asyncio.to_thread(self._prober.known, self.inventory)
+            self._frameworks = {framework.name: framework for framework in known}
+            self._probing = await asyncio.to_thread(self._prober.names)
         self._compose()
+
+    def open(self) -> None:
+        """From now on what changes is told, and frameworks are probed."""
         self._ready = True
+        if self._prober is not None:
+            self._spawn(self._prober.watch(lambda: self.inventory, self._framework_told))
+
+    def _look_at_host(self) -> Inventory:
+        found = host()
+        asked = self._prober.packages() if self._prober is not None else None
+        if asked is None:
+            return found
+        return replace(found, python=asked.python or found.python, problems=(asked.problem,) if asked.problem else ())
 
     async def close(self) -> None:
         """End what was started."""
@@ -122,8 +140,6 @@ class Machine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._guard.close()
-        if self._prober is not None:
-            await self._prober.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -145,7 +161,7 @@ class Machine:
             replace(device, sick=device.sick or (gone if device.kind == "cuda" else "") or reasons.get(device.uuid, ""))
             for device in (*self._nvidia.devices, *self._others.devices)
         ]
-        problems = [*self._nvidia.problems, *self._others.problems]
+        problems = [*self._host.problems, *self._nvidia.problems, *self._others.problems]
         if self._nvml_problem:
             problems.insert(0, self._nvml_problem)
         inventory = replace(
@@ -157,13 +173,9 @@ class Machine:
             region=self._place.region,
             zone=self._place.zone,
             labels=dict(self._options.labels),
-            frameworks=self._prober.found() if self._prober is not None else (),
-            probing=self._prober.names() if self._prober is not None else (),
+            frameworks=tuple(self._frameworks.values()),
+            probing=self._probing,
         )
-        depends = [(device.uuid, device.driver) for device in devices], inventory.cuda
-        if depends != self._probed_for:
-            self._probed_for = depends
-            self._look_due.set()
         before = getattr(self, "inventory", None)
         self.inventory = inventory
         if self._ready and inventory != before:
@@ -276,10 +288,11 @@ class Machine:
             self._nvidia = replace(self._nvidia, devices=devices)
             self._quarantine_changed()
 
-    async def processes(self, uuid: str) -> dict[int, int | None]:
-        """Bytes of a device's memory by process id; None where NVML does not say. Raises `NvmlTrouble`."""
-        answer = await self._guard.ask({"ask": "processes", "uuid": uuid}, _SAMPLE_S)
-        return {pid: held for pid, held in answer["processes"]}
+    async def use(self, uuid: str) -> DeviceUse:
+        """A device's use now. Raises `NvmlTrouble`."""
+        if self._nvml_problem:
+            raise NvmlTrouble(self._nvml_problem)
+        return msgspec.convert(await self._guard.ask({"ask": "use", "uuid": uuid}, _SAMPLE_S), DeviceUse)
 
     # ---------------------------------------------------------------- probes and sick devices
 
@@ -292,30 +305,32 @@ class Machine:
             return
         for device in devices:
             log.warning("device %s is probed: a job on it ended with: %s", device.uuid, smelt.words)
-            self._quarantine.suspect(device.uuid, f"a job on it ended with: {smelt.words}", time.monotonic(), sure=smelt.sure)
+            self._quarantine.suspect(
+                device.uuid, f"a job on it ended with: {smelt.words}", time.monotonic(), sure=smelt.sure
+            )
         self._quarantine_changed()
 
-    async def _probe(self) -> None:
-        """Probe frameworks whenever devices or the driver are others."""
-        while self._prober is not None:
-            await self._look_due.wait()
-            self._look_due.clear()
-            await self._prober.look(self.inventory)
-
-    def _probes_told(self) -> None:
-        """A probe came through."""
-        for uuid, reason in self._prober.sick().items() if self._prober is not None else ():
-            self._quarantine.found_sick(uuid, reason, time.monotonic())
-        self._quarantine_changed()
+    def _framework_told(self, framework: Framework) -> None:
+        """A probe came through. A device on which it fails, where others of the kind work, is looked at alone."""
+        self._frameworks[framework.name] = framework
+        if not framework.version:  # it was removed
+            del self._frameworks[framework.name]
+        self._probing = tuple(name for name in self._probing if name != framework.name)
+        for uuid in _left_out(framework, self.inventory.devices):
+            reason = f"{framework.name} does not work on it, and does on others"
+            self._quarantine.suspect(uuid, reason, time.monotonic(), sure=False)
+        self._compose()
 
     async def _probe_device(self, uuid: str) -> None:
-        device = next((each for each in self.inventory.devices if each.uuid == uuid), None)
         problem = None
         try:
-            if self._prober is not None and device is not None:
-                problem = await self._prober.device(device)
+            if self._prober is not None and any(device.uuid == uuid for device in self.inventory.devices):
+                problem = await self._prober.probe_device(uuid)
         finally:
+            sick_before = uuid in self._quarantine.reasons()
             self._quarantine.probed(uuid, problem, time.monotonic())
+            if self._prober is not None and sick_before != (uuid in self._quarantine.reasons()):
+                self._prober.again(uuid)  # what is known of frameworks there is of another time
             self._quarantine_changed()
 
     def _quarantine_changed(self) -> None:
@@ -324,3 +339,9 @@ class Machine:
             self._noted = note
             self._layout.note(self._layout.data, "quarantine", note)
         self._compose()
+
+
+def _left_out(framework: Framework, devices: Iterable[Device]) -> list[str]:
+    """Devices on which a framework does not work, though it does on others of their kind."""
+    kinds = {device.kind for device in devices if device.uuid in framework.devices}
+    return [device.uuid for device in devices if device.kind in kinds and device.uuid not in framework.devices]

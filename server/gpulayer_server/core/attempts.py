@@ -19,7 +19,7 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
 )
 from gpulayer.protocol.types import Outcome, State
-from gpulayer_server.core import condition, gangs, sessions
+from gpulayer_server.core import condition, gangs, sessions, waiting
 from gpulayer_server.core.ending import end_task
 from gpulayer_server.core.events import Effects, WorkerSaid
 from gpulayer_server.core.state import Attempt, Task, Worker
@@ -60,7 +60,7 @@ def _heard(plane: Plane, worker: Worker, message: WorkerMessage, now: float, out
             sessions.ended(plane, worker, name, reason, out)
         case Ahead(count=count):
             worker.ahead = max(0, count)
-            plane.look_for_room = True
+            plane.worker_changed(worker)
         case Progress(attempt=name, text=text):
             _progress(plane, _current(plane, worker, name), text, out)
         case _:
@@ -73,7 +73,7 @@ def _beat(plane: Plane, worker: Worker, message: Heartbeat, out: Effects) -> Non
         return
     worker.notes, worker.full = message.notes, message.full
     out.fleet_changed = True
-    plane.look_for_room = True
+    plane.worker_changed(worker)
 
 
 def _current(plane: Plane, worker: Worker, name: str) -> Attempt | None:
@@ -215,7 +215,7 @@ def _leave_session(plane: Plane, attempt: Attempt, now: float) -> None:
     session = plane.sessions.get(attempt.session) if attempt.session else None
     if session is not None and session.running == attempt.id and not attempt.in_session:
         session.running, session.idle_since = None, now
-        plane.look_for_room = True
+        waiting.session_free(plane, session)
 
 
 def release(plane: Plane, worker: Worker, name: str, now: float, out: Effects) -> None:
@@ -242,7 +242,7 @@ def drop_attempt(plane: Plane, attempt: Attempt, now: float, out: Effects) -> No
     plane.look_for_room = True
     worker = plane.workers.get(attempt.worker)
     if worker is not None:
-        worker.free(attempt.id)
+        waiting.free(plane, worker, attempt.id)
     task = plane.tasks.get(attempt.task)
     if task is not None and task.attempt is attempt and task.done:
         plane.done_with(task)

@@ -36,7 +36,7 @@ def _another(plane: Plane, worker: Worker, inventory: Inventory, out: Effects) -
     worker.inventory = inventory
     out.put(worker)
     out.fleet_changed = True
-    plane.fleet_is_another()
+    plane.fleet_is_another(worker)
 
 
 def _sampled(plane: Plane, worker: Worker, sample: Sample, now: float, out: Effects) -> None:
@@ -61,7 +61,7 @@ def forget_stale(plane: Plane, worker: Worker, now: float, out: Effects) -> None
 
 def _looks_another(plane: Plane, worker: Worker, out: Effects) -> None:
     out.fleet_changed = True
-    plane.look_for_room = True
+    plane.worker_changed(worker)
 
 
 def measured(worker: Worker) -> Hashable:
@@ -72,11 +72,13 @@ def measured(worker: Worker) -> Hashable:
     sample = worker.sample
     if sample is None:
         return None
-    foreign = tuple([
-        (device.uuid, *[(process.pid, (process.bytes or 0) // _MUCH_BYTES) for process in device.foreign])
-        for device in sample.devices
-        if device.foreign
-    ])
+    foreign = tuple(
+        [
+            (device.uuid, *[(process.pid, (process.bytes or 0) // _MUCH_BYTES) for process in device.foreign])
+            for device in sample.devices
+            if device.foreign
+        ]
+    )
     free = sample.ram_free_bytes
     tight = free is not None and free < worker.ram_left_bytes * _ENOUGH
     return (foreign, free // _MUCH_BYTES if tight and free is not None else None) if foreign or tight else None

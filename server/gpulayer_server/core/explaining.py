@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from gpulayer.protocol.types import Reason, Requirements
+from gpulayer.protocol.types import Explanation, JobSpec, Placement, Reason, Requirements
 from gpulayer_server.core.state import Claim, Job, Session, Task, Worker
-from gpulayer_server.scheduling.match import explain
+from gpulayer_server.scheduling import advice, gang, match, topology
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
 
+_STARTING = Reason(worker="", code="starting", text="a worker is being started on this machine", temporary=True)
 Told = tuple[tuple[Reason, ...], str]  # reasons, and the step that would make it fit
 
 
@@ -31,7 +33,7 @@ class Why:
     def __init__(self, plane: Plane, now: float):
         self._plane = plane
         self._now = now
-        self._known = known(plane, now)
+        self.known = known(plane, now)
         self._who: Mapping[str, str] | None = None
         self._told: dict[Requirements, Told] = {}
 
@@ -44,16 +46,16 @@ class Why:
         session = plane.session_of.get(job.session_key) if job.session_key else None
         if session is not None:
             return (_in_session(plane, session),), ""
-        if not self._known and self._now < plane.local_expected_until:
-            text = "a worker is being started on this machine"
-            return (Reason(worker="", code="starting", text=text, temporary=True),), ""
         return self.of(job.spec.requirements)
 
     def of(self, requirements: Requirements) -> Told:
         """Why these requirements are not met now."""
+        if not self.known and self._now < self._plane.local_expected_until:
+            return (_STARTING,), ""
         told = self._told.get(requirements)
         if told is None:
-            told = self._told[requirements] = (explain(requirements, self._known), "")
+            reasons = match.explain(requirements, self.known, self.who)
+            told = self._told[requirements] = reasons, advice.nearest(requirements, self.known, reasons)
         return told
 
     @property
@@ -62,7 +64,7 @@ class Why:
         if self._who is None:
             self._who = {
                 device.uuid: holder_words(claim, self._now)
-                for worker in self._known
+                for worker in self.known
                 for claim in worker.claims.values()
                 for device in claim.devices
             }
@@ -82,6 +84,68 @@ def _for_how_long(seconds: float) -> str:
         if whole:
             return "1 day" if (whole, unit) == (1, "days") else f"{whole} {unit}"
     return "just begun"
+
+
+def explanation(
+    plane: Plane, requirements: Requirements, owner: str, now: float, *, wait_for_worker: bool = False
+) -> Explanation:
+    """What would become of a job of `owner` with these requirements, if it came now."""
+    why = Why(plane, now)
+    reasons, nearest = why.of(requirements)
+    able = [worker for worker in why.known if match.fits(requirements, worker)]
+    chosen = _chosen(requirements, able)
+    waits = chosen or wait_for_worker or now < plane.local_expected_until or some_could(requirements, able)
+    placement = Placement.PLACED if chosen else Placement.WAITING if waits else Placement.REJECTED
+    ready = [worker.name for worker in able if worker.reachable and match.has_room(requirements, worker)]
+    return Explanation(
+        placement=placement,
+        eligible=(*ready, *[worker.name for worker in able if worker.name not in ready]),
+        reasons=reasons,
+        nearest="" if chosen else nearest,
+        chosen=tuple([worker.name for worker in chosen]),
+        devices=(topology.choose(requirements, chosen[0]) or ()) if chosen else (),
+    )
+
+
+def some_could(requirements: Requirements, able: Sequence[Worker]) -> bool:
+    """Whether those who could take it, if all of them were free, are enough."""
+    return gang.could(requirements, able) if requirements.nodes > 1 else bool(able)
+
+
+def hopeless(plane: Plane, spec: JobSpec, now: float) -> tuple[Reason, ...]:
+    """Every reason why no worker could take a job; none where it waits.
+
+    A known worker counts until `lost_after_s`, one that is being started counts as known, and one that still tries out
+    a framework may find that it works.
+    """
+    if spec.wait_for_worker or now < plane.local_expected_until:
+        return ()
+    there = known(plane, now)
+    requirements = spec.requirements
+    if some_could(requirements, [worker for worker in there if match.fits(requirements, worker)]):
+        return ()
+    return match.explain(requirements, there)
+
+
+def _chosen(requirements: Requirements, able: list[Worker]) -> list[Worker]:
+    """Where it would go now; nowhere, if it has to wait."""
+    there = [worker for worker in able if worker.reachable]
+    if requirements.nodes > 1:
+        return gang.choose_nodes(requirements, there, lambda worker: match.has_room(requirements, worker)) or []
+    best = match.roomiest(requirements, there)
+    return [best] if best is not None else []
+
+
+def nearest_of(requirements: Requirements, reasons: Sequence[Reason]) -> str:
+    """The step that would have made a rejected job fit, by the reasons that are stored with it."""
+    names = dict.fromkeys(reason.worker for reason in reasons if reason.worker)
+    machines: Any = [_Named(name) for name in names]  # no more is looked at than how they are called
+    return advice.nearest(requirements, machines, reasons)
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str
 
 
 def _after(job: Job) -> tuple[Reason, ...]:

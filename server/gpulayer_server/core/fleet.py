@@ -42,7 +42,7 @@ def connected(plane: Plane, event: WorkerConnected, now: float, out: Effects) ->
     worker.ahead = 0
     worker.nonce, worker.conn, worker.gone_since, worker.last_seen_at = hello.nonce, event.conn, None, now
     plane.by_conn[event.conn] = worker
-    plane.fleet_is_another()
+    plane.fleet_is_another(worker)
     out.put(worker)
     out.fleet_changed = True
     if worker.local:
@@ -157,7 +157,7 @@ def gone(plane: Plane, conn: int, now: float, out: Effects) -> None:
         return
     worker.conn = worker.sample = worker.sampled_at = None
     worker.gone_since = now
-    plane.fleet_is_another()
+    plane.fleet_is_another(worker)
     out.put(worker)
     out.fleet_changed = True
 

@@ -1,92 +1,242 @@
-"""Placement in three answers: placed, waiting, rejected at once."""
+"""Placement in three answers: placed, waiting, rejected at once.
+
+A look costs what changed: lines with another first task are tried everywhere, all others only where something came
+free. That nothing else can be placed was so before.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Hashable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.messages import Assign
-from gpulayer.protocol.types import Device, Reason, Requirements, State
+from gpulayer.protocol.types import Device, Reason, State
+from gpulayer_server.core import reserving, waiting
 from gpulayer_server.core.ending import reject
 from gpulayer_server.core.events import Effects
 from gpulayer_server.core.explaining import known
 from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
-from gpulayer_server.scheduling.match import choose_devices, explain, roomiest, slotless, soonest, unmet
-from gpulayer_server.scheduling.queue import Order
-
-_NOBODY = "no eligible worker"
+from gpulayer_server.scheduling import gang, match
+from gpulayer_server.scheduling.fair import Turns
+from gpulayer_server.scheduling.match import explain, unmet
+from gpulayer_server.scheduling.room import Pick
+from gpulayer_server.scheduling.wants import Line, Wants
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
 
+_NOBODY = "no eligible worker"
+_MANY = 8  # where more workers have something free, the index is asked instead of each of them
+
 
 def place_waiting(plane: Plane, now: float, out: Effects) -> None:
-    """Place what can be placed, the first in the queue first; reject what no worker could take.
-
-    A class whose first task has to wait is out of this: what stands behind it has to wait, too.
-    """
-    queue = plane.queue
-    if not queue:
-        return
-    heads = queue.heads()
-    kept: set[str] = set()
-    while heads:
-        _, key = heapq.heappop(heads)
-        order = _place_class(plane, key, heads[0][0] if heads else None, kept, now, out)
-        if order is not None:
-            heapq.heappush(heads, (order, key))
+    """Place what can be placed, in the order of turns; reject what came and no worker could take."""
+    queue, room = plane.queue, plane.room
+    if plane.reservations:
+        reserving.drop_of_gone(plane)
+    if queue:
+        if queue.left and room.willing:
+            _no_more_kept(plane)
+        if queue.fresh or room.freed:
+            _Round(plane, now, out).go()
+    queue.fresh.clear()
+    room.freed.clear()
+    queue.left = False
 
 
-def _place_class(
-    plane: Plane, key: Hashable, bound: Order | None, kept: set[str], now: float, out: Effects
-) -> Order | None:
-    """Place the tasks of one class that stand before `bound`; where the next one stands, None where it has to wait.
+def reject_impossible(plane: Plane, now: float, out: Effects) -> None:
+    """Reject all that no worker could take, after a change of the fleet, and with time."""
+    for line in list(plane.queue.each()):
+        wants = waiting.wants_of(plane, line)
+        while wants is not None and (task_id := plane.queue.head(line)) is not None:
+            task = plane.tasks[task_id]
+            if not _reject_if_impossible(plane, line, wants, task, now, out):
+                break
+            wants = waiting.wants_of(plane, line)
 
-    `kept`: workers whose next slot is for one that stands before all these; where it has to wait, its own are added.
-    """
-    queue = plane.queue
-    while (task_id := queue.head(key)) is not None:
-        order = queue.order(key)
-        if bound is not None and order is not None and order > bound:
-            return order
-        task = plane.tasks[task_id]
+
+def _no_more_kept(plane: Plane) -> bool:
+    """One who stood before others has left: where he kept them from waiting for a slot, they may now. Where any is."""
+    freed = plane.room.freed
+    before = len(freed)
+    for worker in plane.room.willing.values():
+        if worker.room_ahead > 0 and worker.slots_free < 1:
+            freed[worker.id] = worker
+    return len(freed) > before
+
+
+class _Round:
+    """One walk along the lines."""
+
+    def __init__(self, plane: Plane, now: float, out: Effects):
+        self.plane = plane
+        self.now = now
+        self.out = out
+        self.queue, self.room = plane.queue, plane.room
+        self.fresh, self.freed = plane.queue.fresh, plane.room.freed
+        self.kept: set[str] = set()  # workers whose next slot is for one that stands before the rest
+
+    def go(self) -> None:
+        turns = Turns(self.queue, self.plane.usage.weight, self._wanted)
+        while self._anything() and (line := turns.next()) is not None:
+            bound = turns.bound()
+            while (task_id := self.queue.head(line)) is not None:
+                order = self.queue.order(line)
+                if order is None or order > bound:
+                    break
+                if not self._place(line, self.plane.tasks[task_id]):
+                    self.fresh.pop(line, None)
+                    break
+                if self.room.willing and self.queue.classes() > 1 and _no_more_kept(self.plane):
+                    turns.again()
+            else:
+                self.fresh.pop(line, None)
+
+    def _anything(self) -> bool:
+        """Whether anything is left to look at: lines, or workers with something free."""
+        if self.fresh:
+            return True
+        while self.freed:
+            worker = next(iter(self.freed.values()))
+            if worker.slots_free > 0 or worker.room_ahead > 0:
+                return True
+            del self.freed[worker.id]
+        return False
+
+    def _wanted(self, line: Line) -> bool:
+        if line in self.fresh:
+            return True
+        wants = waiting.wants_of(self.plane, line)
+        if wants is None:
+            return False
+        if len(self.freed) > _MANY:
+            return True
+        kept = reserving.reserved_for(self.plane, line) if wants.big else {}
+        for worker in self.freed.values():
+            if self.room.could(wants, worker) or (wants.plain and self._may_wait(wants, worker)):
+                return True
+            if worker.id in kept and self._has_kept(wants, worker):
+                return True
+        return False
+
+    def _may_wait(self, wants: Wants[Worker], worker: Worker) -> bool:
+        """Whether a small command may wait there for a slot."""
+        return (
+            worker.room_ahead > 0
+            and worker.conn is not None
+            and not worker.full
+            and not self.room.reserved(worker)
+            and self.room.fits(wants, worker)
+        )
+
+    def _has_kept(self, wants: Wants[Worker], worker: Worker) -> bool:
+        """Whether there is room where it is reserved."""
+        there = worker.conn is not None and self.room.fits(wants, worker)
+        return there and match.has_room(wants.requirements, worker)
+
+    # ---------------------------------------------------------------- one task
+
+    def _place(self, line: Line, task: Task) -> bool:
+        """Place or reject the first task of a line, of a job on many machines all of them; False: it waits."""
+        plane = self.plane
         job = plane.jobs[task.job]
-        if job.session_key is not None:
-            placed = _into_session(plane, job, task, now, out)
+        session = plane.session_of.get(line.session) if line.session is not None else None
+        if session is not None:
+            return _into_session(plane, job, task, session, self.now, self.out)
+        wants = line.wants if line.wants is not None else self.room.wants(job.spec.requirements)
+        if waiting.over_limit(plane, line.owner, wants):
+            plane.limited.setdefault(line.owner, {})[line] = None
+        elif wants.nodes > 1:
+            if self._place_all(line, job, wants):
+                return True
         else:
-            placed = _fresh(plane, job, task, kept, now, out)
-        if not placed:
-            if job.session_key not in plane.session_of:
-                kept.update(slotless(job.spec.requirements, plane.able(job.spec.requirements)))
+            pick = self._choose(line, job, wants)
+            if pick is not None:
+                self._give(job, task, pick)
+                return True
+        return _reject_if_impossible(plane, line, wants, task, self.now, self.out)
+
+    def _give(self, job: Job, task: Task, pick: Pick[Worker], nodes: tuple[str, ...] = ()) -> None:
+        plane = self.plane
+        if job.session_key is not None:
+            session = _open_session(plane, job, pick, self.now, self.out)
+            _assign(plane, job, task, pick.worker, session.devices, session, self.now, self.out)
+        else:
+            _assign(plane, job, task, pick.worker, pick.devices, None, self.now, self.out, nodes)
+        if plane.reservations:
+            reserving.drop(plane, task.id)
+
+    def _choose(self, line: Line, job: Job, wants: Wants[Worker]) -> Pick[Worker] | None:
+        everywhere = line in self.fresh or len(self.freed) > _MANY
+        pick = self.room.best(wants) if everywhere else self.room.best_of(wants, self.freed.values())
+        if pick is not None:
+            return pick
+        for kept in reserving.reserved_for(self.plane, line).values() if wants.big else ():
+            if self._has_kept(wants, kept.worker):
+                return self.room.pick(wants, kept.worker, kept.worker)
+        if not wants.plain or job.spec.command is None:
             return None
-    return None
+        willing = self.room.willing if everywhere else self.freed
+        soonest = self._soonest(line, wants, list(willing.values()))
+        return Pick(worker=soonest) if soonest is not None else None
+
+    def _place_all(self, line: Line, job: Job, wants: Wants[Worker]) -> bool:
+        """Place all tasks of a job, each on a worker of its own, or none."""
+        kept = reserving.reserved_for(self.plane, line)
+        able = {worker.id: worker for worker in self.room.roomy(wants)}
+        able |= {name: each.worker for name, each in kept.items() if self._has_kept(wants, each.worker)}
+        if len(able) < wants.nodes:
+            return False
+        chosen = gang.choose_nodes(wants.requirements, list(able.values()), lambda _: True)
+        if chosen is None:
+            return False
+        picks = [self.room.pick(wants, worker, worker if worker.id in kept else None) for worker in chosen]
+        found = [pick for pick in picks if pick is not None]
+        if len(found) < wants.nodes:
+            return False
+        nodes = tuple([pick.worker.name for pick in found])
+        for task, pick in zip(job.tasks, found, strict=True):
+            self._give(job, task, pick, nodes)
+        return True
+
+    # ---------------------------------------------------------------- work ahead of slots
+
+    def _soonest(self, line: Line, wants: Wants[Worker], willing: Iterable[Worker]) -> Worker | None:
+        """The worker that ends small commands so soon that one more may wait there."""
+        able = [worker for worker in willing if self._may_wait(wants, worker)]
+        able.sort(key=lambda worker: (-worker.room_ahead, worker.name))
+        return next((worker for worker in able if not self._is_kept(line, worker)), None)
+
+    def _is_kept(self, line: Line, worker: Worker) -> bool:
+        """Whether the next slot there is for somebody who stands before this line and waits for nothing but a slot."""
+        if worker.id in self.kept:
+            return True
+        if self.queue.classes() == 1:
+            return False
+        order = self.queue.order(line)
+        here = (order[0], self.plane.usage.weight(line.owner), order) if order is not None else (0, 0, (0, 0, 0))
+        for (priority, owner), places in self.queue.groups().items():
+            weight = self.plane.usage.weight(owner)
+            for first, other in places:
+                if (priority, weight, first) >= here:
+                    break
+                if other is not line and self._slotless(other, worker):
+                    self.kept.add(worker.id)
+                    return True
+        return False
+
+    def _slotless(self, line: Line, worker: Worker) -> bool:
+        wants = waiting.wants_of(self.plane, line)
+        if wants is None or wants.nodes > 1 or waiting.over_limit(self.plane, line.owner, wants):
+            return False
+        return self.room.fits(wants, worker) and bool(match.slotless(wants.requirements, (worker,)))
 
 
-def _fresh(plane: Plane, job: Job, task: Task, kept: set[str], now: float, out: Effects) -> bool:
-    """Place or reject a task without a session; False: it waits."""
-    requirements = job.spec.requirements
-    able = plane.able(requirements)
-    chosen = roomiest(requirements, able)
-    if chosen is None and job.spec.command is not None and requirements.device_kind is None:
-        chosen = soonest([worker for worker in able if worker.id not in kept] if kept else able)
-    if chosen is None:
-        return _reject_if_impossible(plane, job, task, now, out)
-    _assign(plane, job, task, chosen, _devices(requirements, chosen), None, now, out)
-    return True
+# ---------------------------------------------------------------- sessions
 
 
-def _devices(requirements: Requirements, worker: Worker) -> tuple[Device, ...]:
-    return choose_devices(requirements, worker.devices_free) if requirements.device_kind else ()
-
-
-def _into_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
-    """Place a cell into its session, which its first cell opens."""
-    if job.session_key is None:
-        raise RuntimeError(f"job {job.id} asks for no session")
-    session = plane.session_of.get(job.session_key)
-    if session is None:
-        return _open_session(plane, job, task, now, out)
+def _into_session(plane: Plane, job: Job, task: Task, session: Session, now: float, out: Effects) -> bool:
+    """Place a cell into its session, which its first cell opened."""
     worker = plane.workers[session.worker]
     unfit = session_mismatch(job, session, worker)
     if unfit is not None:
@@ -110,28 +260,26 @@ def session_mismatch(job: Job, session: Session, worker: Worker) -> Reason | Non
     return Reason(worker=worker.name, code="session", text=text)
 
 
-def _open_session(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
-    requirements = job.spec.requirements
-    chosen = roomiest(requirements, plane.able(requirements))
-    if chosen is None:
-        return _reject_if_impossible(plane, job, task, now, out)
+def _open_session(plane: Plane, job: Job, pick: Pick[Worker], now: float, out: Effects) -> Session:
     owner, name = job.session_key or ("", "")
     session = Session(
         id=plane.new_name("s"),
         name=name,
         owner=owner,
-        worker=chosen.id,
-        devices=_devices(requirements, chosen),
+        worker=pick.worker.id,
+        devices=pick.devices,
         opened_at=now,
-        requirements=requirements,
+        requirements=job.spec.requirements,
         idle_timeout_s=job.spec.cell.idle_timeout_s if job.spec.cell is not None else 0.0,
     )
     plane.sessions[session.id] = session
     plane.session_of[session.key] = session
-    chosen.take(session.id, session.claim())
+    waiting.take(plane, pick.worker, session.id, session.claim())
     out.put(session)
-    _assign(plane, job, task, chosen, session.devices, session, now, out)
-    return True
+    return session
+
+
+# ---------------------------------------------------------------- placed, rejected
 
 
 def _assign(
@@ -143,6 +291,7 @@ def _assign(
     session: Session | None,
     now: float,
     out: Effects,
+    nodes: tuple[str, ...] = (),
 ) -> None:
     plane.queue.remove(task.id)
     task.move(State.ASSIGNED)
@@ -161,7 +310,7 @@ def _assign(
     task.attempt = attempt
     plane.attempts[attempt.id] = attempt
     if session is None:
-        worker.take(attempt.id, attempt.claim(job))
+        waiting.take(plane, worker, attempt.id, attempt.claim(job))
     else:
         session.running, session.idle_since = attempt.id, None
         ended = None if session.used else plane.ended_sessions.get(session.key)
@@ -178,17 +327,21 @@ def _assign(
         devices=devices,
         session=attempt.session,
         leased=job.spec.retries > 0,
+        nodes=nodes,
     )
     out.send(worker.conn, message)
 
 
-def _reject_if_impossible(plane: Plane, job: Job, task: Task, now: float, out: Effects) -> bool:
+def _reject_if_impossible(plane: Plane, line: Line, wants: Wants[Worker], task: Task, now: float, out: Effects) -> bool:
     """Reject a task that no worker could take; False: it waits."""
-    requirements = job.spec.requirements
-    if plane.able(requirements) or now < plane.local_expected_until:
+    if line.patient or now < plane.local_expected_until:
+        return False
+    requirements, nodes = wants.requirements, wants.nodes
+    if nodes == 1 and next(iter(plane.room.able(wants)), None) is not None:
         return False
     candidates = known(plane, now)
-    if any(not unmet(requirements, each) for each in candidates):
+    able = (each for each in candidates if plane.room.fits(wants, each))
+    if next(able, None) is not None if nodes == 1 else gang.could(requirements, able):
         return False
     reject(plane, task, explain(requirements, candidates), _NOBODY, now, out)
     return True

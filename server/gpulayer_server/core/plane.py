@@ -7,13 +7,15 @@ Names of attempts carry the epoch, so that a fence is never used twice, not even
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 
 from gpulayer.protocol.types import Requirements, State
-from gpulayer_server.core import attempts, ending, fleet, gangs, jobs, placing, sessions
+from gpulayer_server.core import attempts, ending, fleet, gangs, jobs, placing, reserving, sessions, waiting
 from gpulayer_server.core.events import (
     CancelWanted,
     Effects,
     Event,
+    LimitsSet,
     LocalWorkerExpected,
     ReleaseWanted,
     ShutdownWanted,
@@ -24,11 +26,13 @@ from gpulayer_server.core.events import (
     WorkerGone,
     WorkerSaid,
 )
+from gpulayer_server.core.reserving import Reservation
 from gpulayer_server.core.state import (
     Attempt,
     Claim,
     Job,
     JobKey,
+    Limits,
     Session,
     SessionKey,
     Settings,
@@ -36,8 +40,10 @@ from gpulayer_server.core.state import (
     Task,
     Worker,
 )
-from gpulayer_server.scheduling.match import unmet
+from gpulayer_server.scheduling.fair import Usage
 from gpulayer_server.scheduling.queue import Queue
+from gpulayer_server.scheduling.room import Room
+from gpulayer_server.scheduling.wants import Line, owner_of, varied
 
 
 class Plane:
@@ -60,14 +66,20 @@ class Plane:
         self.named: dict[str, int] = {}  # jobs that live ones are to run after, and by how many
         self.ended = 0  # jobs that ended and are kept
         self.look_for_room = False  # something may be placed that was not before
-        self.queue = Queue()
+        self.queue: Queue[Line] = Queue(owner_of, varied)
+        self.lines: dict[Hashable, Line] = {}  # classes of the queue, by what they are for
+        self.room: Room[Worker] = Room()
+        self.usage = Usage()
+        self.limits: dict[str, Limits] = {}  # by owner
+        self.limited: dict[str, dict[Line, None]] = {}  # by owner: lines that wait until less of his runs
+        self.reservations: dict[str, Reservation] = {}  # by task
         self.last_job_n = 0
         self.names = 0  # attempts and sessions named in this epoch
         self.started_at = now
         self.last_tick = now
         self.ticks = 0
         self.local_expected_until = 0.0
-        self._able: dict[Requirements, list[Worker]] = {}  # who is there and could take what, until the fleet changes
+        self._fleet_changed = False  # what could be placed somewhere may be placed nowhere now
         self._over: list[Job] = []  # of this event: nothing is left of them
         self.unheard: deque[tuple[str, str]] = deque()  # jobs that wait, each for one that ended, or is not there
         self._marks: list[tuple[str, str]] = []  # to be made with the next event's effects
@@ -84,9 +96,15 @@ class Plane:
             job = self.jobs.get(name)
             if job is not None and of in job.waits_for:
                 ending.heard(self, job, of, self.state_of(of), now, out)
+        if isinstance(event, Tick):
+            waiting.forget_lines(self)
+            reserving.look(self, now)
         if self.look_for_room and not (isinstance(event, SubmittedBatch) and event.more):
             self.look_for_room = False
             self.place_waiting(now, out)
+        if self.queue and (self._fleet_changed or isinstance(event, Tick)):
+            placing.reject_impossible(self, now, out)
+        self._fleet_changed = False
         out.jobs = {job: self.jobs[job] for job in sorted(out.changed)}
         self._forget_done()
         return out
@@ -107,6 +125,8 @@ class Plane:
                 self.local_expected_until = event.until
             case ShutdownWanted():
                 fleet.shutdown_local(self, event.reason, out)
+            case LimitsSet():
+                waiting.set_limits(self, event.limits)
 
     def _asked(
         self, event: Submitted | SubmittedBatch | CancelWanted | ReleaseWanted, now: float, out: Effects
@@ -137,25 +157,24 @@ class Plane:
                 self.tasks[task.id] = task
 
     def enqueue(self, task: Task) -> None:
-        """Let a queued task wait for a place: in a class of equal requirements, or of the same session."""
-        job = self.jobs[task.job]
-        if job.waits_in is None:
-            session = job.session_key
-            job.waits_in = job.spec.requirements if session is None else session
-        self.queue.add(job.waits_in, task.id, (-job.spec.priority, job.n, task.index))
-        self.look_for_room = True
+        """Let a queued task wait for a place."""
+        waiting.enqueue(self, task)
 
     def able(self, requirements: Requirements) -> list[Worker]:
         """The workers that are there and could take a job, however busy they are."""
-        found = self._able.get(requirements)
-        if found is None:
-            there = [worker for worker in self.workers.values() if worker.conn is not None]
-            found = self._able[requirements] = [worker for worker in there if not unmet(requirements, worker)]
-        return found
+        return list(self.room.able(self.room.wants(requirements)))
 
-    def fleet_is_another(self) -> None:
+    def fleet_is_another(self, worker: Worker) -> None:
         """A worker came or went, or has another name or other devices."""
-        self._able.clear()
+        self.room.came(worker)
+        for session in self.sessions.values():
+            if session.worker == worker.id:
+                waiting.session_free(self, session)
+        self._fleet_changed = self.look_for_room = True
+
+    def worker_changed(self, worker: Worker) -> None:
+        """More of a worker may be free than what was given back there: it says so, or what was measured says it."""
+        self.room.touched(worker)
         self.look_for_room = True
 
     def job_of(self, key: JobKey) -> Job | None:
@@ -217,6 +236,7 @@ class Plane:
         for worker in snapshot.workers:
             worker.gone_since = now
             self.workers[worker.id] = worker
+            self.room.came(worker)
         for session in snapshot.sessions:
             self.sessions[session.id] = session
             self.session_of[session.key] = session
@@ -251,7 +271,7 @@ class Plane:
     def _hold(self, worker_id: str, holder: str, claim: Claim) -> None:
         worker = self.workers.get(worker_id)
         if worker is not None:
-            worker.take(holder, claim)
+            waiting.take(self, worker, holder, claim)
 
     def place_waiting(self, now: float, out: Effects) -> None:
         """Place what can be placed; reject what no worker could take."""

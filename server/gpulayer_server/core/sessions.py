@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpulayer.protocol.messages import EndSession
 from gpulayer.protocol.types import Problem
+from gpulayer_server.core import waiting
 from gpulayer_server.core.events import Effects, ReleaseWanted
 from gpulayer_server.core.state import ENDED_SESSIONS, Session, Worker
 
@@ -43,10 +44,10 @@ def ended(plane: Plane, worker: Worker, name: str, reason: str, out: Effects) ->
     session.reason = session.reason or reason
     out.put(session)
     out.fleet_changed = True
-    worker.free(session.id)
-    plane.look_for_room = True
+    waiting.free(plane, worker, session.id)
     del plane.sessions[session.id]
     del plane.session_of[session.key]
+    waiting.session_free(plane, session)
     if session.reason == RELEASED:
         plane.ended_sessions.pop(session.key, None)
     elif session.used:

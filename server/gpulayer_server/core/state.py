@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from gpulayer_server.core.lifecycle import check_move
 from gpulayer_server.core.machine import Claim as Claim
 from gpulayer_server.core.machine import Worker as Worker
 from gpulayer_server.core.machine import claim
+from gpulayer_server.scheduling.wants import Line
 
 SessionKey = tuple[str, str]  # owner, name
 #: Of so many sessions that ended by themselves it is kept why, for the next cell that names one.
@@ -121,7 +122,7 @@ class Job:
     ended_at: float | None = None
     tasks: list[Task] = field(default_factory=list[Task])  # by index, ascending
     waits_for: set[str] = field(default_factory=set[str], compare=False)  # of `spec.after`: those yet to succeed
-    waits_in: Hashable = field(default=None, compare=False, repr=False)  # the class of the queue
+    waits_in: Line | None = field(default=None, compare=False, repr=False)  # the class of the queue
     tally: dict[State, int] = field(default_factory=dict[State, int], compare=False, repr=False)  # tasks by state
     undone: int = field(default=0, compare=False, repr=False)  # tasks of which something is left
     travels: JobSpec | None = field(default=None, compare=False, repr=False)  # the spec, as workers get it
@@ -268,6 +269,7 @@ class Settings:
     silent_after_s: float = 12.0  # a connection without a word for so long is closed
     unreachable_after_s: float = 5.0  # a connection may be gone so long before anybody is told
     lost_after_s: float = 60.0
+    reserve_after_s: float = 30.0  # one who waits so long for much gets the next workers that come free
     gap_s: float = 10.0  # ticks further apart than this: the machine slept
     keep_keys_ticks: int = 10  # a commit takes far less: after so many the store finds a job by its key
     keep_jobs: int = 100_000  # of those that ended: older ones are dropped

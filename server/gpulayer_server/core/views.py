@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpulayer.protocol.types import AttemptView, Holder, JobView, SessionView, State, TaskView, WorkerView
-from gpulayer_server.core.explaining import Why
+from gpulayer_server.core.explaining import Why, nearest_of
 from gpulayer_server.core.state import Attempt, Claim, Job, Session, Task, Worker
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def summary(job: Job, task: Task, state: State, tally: Mapping[State, int], work
         worker=worker_names.get(attempt.worker, attempt.worker) if attempt else None,
         devices=attempt.devices if attempt else (),
         reasons=task.reasons,
+        nearest=nearest_of(spec.requirements, task.reasons) if task.reasons else "",
         progress=attempt.progress if attempt else "",
         notes=task.notes,
         submitted_at=job.submitted_at,

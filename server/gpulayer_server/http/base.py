@@ -18,7 +18,7 @@ from gpulayer_server.tokens import Tokens
 
 _LOOKING = (
     r"GET /v1/(health|openapi\.json|workers|watch|sessions|jobs(/[^/]+(/.*)?)?)"
-    r"|(GET|HEAD) /v1/blobs/[0-9a-f]{64}|POST /v1/(jobs/states|blobs/fetch)"
+    r"|(GET|HEAD) /v1/blobs/[0-9a-f]{64}|POST /v1/(jobs/states|blobs/fetch|explain)"
 )
 _SUBMITTING = (
     r"POST /v1/(jobs(/batch|/[^/]+/cancel)?|blobs|bundles)|(GET|HEAD|PATCH) /v1/uploads/.*"

@@ -8,11 +8,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gpulayer.protocol.types import JobSpec, JobView, Problem, State, Struct
+from gpulayer.protocol.types import JobSpec, JobView, Problem, Requirements, State, Struct
 from gpulayer.source import FileEntry, Manifest
 from gpulayer_server.core.events import CancelWanted
+from gpulayer_server.core.explaining import explanation
 from gpulayer_server.http.base import Handler, ProblemError, parse
 from gpulayer_server.http.rest import ask, committed, settle, whole_number
+from gpulayer_server.scheduling import asked
 from gpulayer_server.shell import Shell
 from gpulayer_server.store.logs import log_bytes
 from gpulayer_server.submitting import MOST_JOBS, submit
@@ -66,6 +68,13 @@ class OutputView(Struct, frozen=True, kw_only=True):
     sha256: str
     mode: int
     raw: bytes = b""  # the path's bytes where they are not UTF-8: `path` is how it may be shown then
+
+
+class ExplainBody(Struct, frozen=True, kw_only=True):
+    """What a job would ask for."""
+
+    requirements: Requirements
+    wait_for_worker: bool = False  # it would wait where no worker could take it
 
 
 class _RawBatch(Struct, frozen=True, kw_only=True):
@@ -248,6 +257,21 @@ class CancelHandler(_JobHandler):
         problem = self.not_theirs(name, self.shell.owner_of(name))
         if problem is not None:
             raise ProblemError(problem)
+
+
+class ExplainHandler(_JobHandler):
+    """POST /v1/explain"""
+
+    async def post(self) -> None:
+        """What would become of such a job now, worker by worker; nothing is submitted."""
+        body: ExplainBody = parse(self.request.body, ExplainBody)
+        problem = asked.problem_of(body.requirements)
+        if problem is not None:
+            raise ProblemError(Problem(status=400, code="bad_job", title=problem))
+        await committed(self.shell)
+        plane, now = self.shell.plane, self.shell.clock.now()
+        waits = body.wait_for_worker
+        self.answer(explanation(plane, body.requirements, self.owner, now, wait_for_worker=waits))
 
 
 class TasksHandler(_JobHandler):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gpulayer.protocol.types import AttemptView, JobView, SessionView, State, TaskView, WorkerView
+from gpulayer.protocol.types import AttemptView, Explanation, JobView, SessionView, State, TaskView, WorkerView
 from gpulayer_server.http import jobs, listen, loop, rest, source, tokens, uploads
 from gpulayer_server.http.base import MAY, Handler
 from gpulayer_server.http.client_socket import ClientSocket
@@ -183,6 +183,16 @@ _JOBS = (
 )
 
 _FLEET = (
+    _at(
+        "/v1/explain",
+        jobs.ExplainHandler,
+        _post(
+            "explain",
+            "What would become of a job with such requirements now, worker by worker; nothing is submitted",
+            body=jobs.ExplainBody,
+            answer=Explanation,
+        ),
+    ),
     _at("/v1/health", rest.HealthHandler, _get("getHealth", "Who answers here", answer=rest.Health)),
     _at("/v1/openapi.json", OpenApiHandler, _get("getOpenApi", "This document", answer=dict[str, Any])),
     _at("/v1/workers", rest.WorkersHandler, _get("listWorkers", "Every worker that is known", answer=list[WorkerView])),

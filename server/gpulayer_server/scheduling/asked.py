@@ -119,7 +119,7 @@ def _framework(text: str) -> AskedFramework:
         raise ValueError(f"framework {_short(text)}: write a name, with versions or without, like 'torch>=2.4'")
     name = found[1].lower()
     if name not in FRAMEWORKS:
-        near = _MEANT.get(name) or next(iter(difflib.get_close_matches(name, FRAMEWORKS, n=1)), None)
+        near = _MEANT.get(name) or next(iter(difflib.get_close_matches(name, FRAMEWORKS, n=1, cutoff=0.7)), None)
         hint = f"; did you mean {near}?" if near in FRAMEWORKS else ""
         raise ValueError(f"framework {_short(name)}: workers look for {', '.join(FRAMEWORKS)}{hint}")
     return AskedFramework(

@@ -260,11 +260,11 @@ def _newest(pool: Devices, fitting: Devices, field: str) -> Device:
 def _framework(asks: Asked, worker: Candidate, framework: Framework, pool: Devices, fitting: Devices) -> Reason:
     others = [place(device) for device in pool if device not in fitting]
     why = framework.problems.get(asks.kind or "", "")
-    works = f"works on {len(fitting)} of {count(len(pool), f'{asks.kind} device')}"
+    works = f"works on {len(fitting)} of {count(len(pool), f'{asks.kind} device')} of this worker"
     return Reason(
         worker=worker.name,
         code="framework_device",
-        text=f"{framework.name} on this worker {works}, not on {', '.join(others)}" + (f": {why}" if why else ""),
+        text=f"{framework.name} {works}, not on {', '.join(others)}" + (f": {why}" if why else ""),
         wanted=asks.count,
         found=len(fitting),
         remedy=f"mend {', '.join(others)} on {worker.name}" + (f" ({why})" if why else ""),

@@ -106,7 +106,7 @@ class Turns(Generic[Key]):
                 return places[at][1]
 
     def bound(self) -> Order:
-        """How far the class whose turn it is may go on: up to the next one of its owner, if no other's turn can come."""
+        """How far the class whose turn it is may go on: to the next one of its owner, if no other's turn can come."""
         if self._turn is None:
             raise RuntimeError("nobody's turn has come")
         groups, priority = self._queue.groups(), self._turn[0]

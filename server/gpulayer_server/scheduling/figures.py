@@ -12,10 +12,7 @@ SHORTFALL = 0.0125
 #: How a machine is added.
 JOIN = "`gpulayer up` prints the line with which a machine joins"
 #: As cards and slices are sold. Makers count in GiB, so that a card of '24 GB' reports 25.8e9 bytes.
-_SOLD_GB = (
-    *(2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 18, 20, 22, 24, 32, 35, 40, 45, 48, 64, 71, 80, 90, 94, 96, 128, 141, 180, 192),
-    *(256, 288),
-)
+_SOLD_GB = (2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 180, 192, 256, 288)
 _GIB = 1024**3
 _MAKERS = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "apple"})
 

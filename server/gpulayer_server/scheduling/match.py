@@ -167,7 +167,7 @@ def explain(
         reasons += named or told
     if not workers:
         text = f"no worker is connected; {JOIN}"
-        reasons.append(Reason(worker="", code="no_worker", text=text, temporary=True))
+        reasons.append(Reason(worker="", code="no_worker", text=text, temporary=True, remedy=f"add a machine: {JOIN}"))
     if requirements.nodes > 1 and workers:
         reasons = _too_few(requirements, able, ready) + reasons
     names = [worker.name for worker in workers]

@@ -70,11 +70,14 @@ class Queue(Generic[Key]):
     A task that comes back (its worker never started it) keeps its order and so goes before later ones.
     """
 
-    def __init__(self, owner_of: Callable[[Key], str] | None = None) -> None:
-        """`owner_of`: whose class it is; without it all are of one owner."""
-        self.fresh: dict[Key, None] = {}  # classes with another first task since somebody cleared this: one that came
+    def __init__(
+        self, owner_of: Callable[[Key], str] | None = None, varied: Callable[[Key], bool] | None = None
+    ) -> None:
+        """`owner_of`: whose class it is; without it all are of one owner. `varied`: whether its tasks may be unlike."""
+        self.fresh: dict[Key, None] = {}  # classes with a first task unlike the one before, since somebody cleared this
         self.left = False  # likewise: a first task has left
         self._owner_of = owner_of
+        self._varied = varied
         self._classes: dict[Key, _Waiting] = {}
         self._place_of: dict[str, tuple[Key, _Place]] = {}
         self._groups: dict[Group, list[tuple[Order, Key]]] = {}
@@ -109,8 +112,7 @@ class Queue(Generic[Key]):
         key, place = found
         waiting = self._classes[key]
         if waiting.remove(place):
-            self._moved[key] = None
-            self.left = True
+            self._first_left(key)
         if not waiting:
             del self._classes[key]
 
@@ -119,10 +121,15 @@ class Queue(Generic[Key]):
         for key in {self._place_of.pop(task)[0]: None for task in tasks if task in self._place_of}:
             waiting = self._classes[key]
             waiting.keep(self._place_of)
-            self._moved[key] = None
-            self.left = True
+            self._first_left(key)
             if not waiting:
                 del self._classes[key]
+
+    def _first_left(self, key: Key) -> None:
+        self._moved[key] = None
+        self.left = True
+        if self._varied is not None and self._varied(key):
+            self.fresh[key] = None
 
     def heads(self) -> list[tuple[Order, Key]]:
         """The classes, each with the order of its first task; that which is to be placed first comes first."""
@@ -150,6 +157,10 @@ class Queue(Generic[Key]):
         del places[bisect_left(places, order, key=_order)]
         if not places:
             del self._groups[group]
+
+    def each(self) -> Iterable[Key]:
+        """All classes; to be read, until the queue changes."""
+        return self._classes.keys()
 
     def classes(self) -> int:
         """How many classes there are."""

@@ -6,6 +6,7 @@ Of each shape those with a free slot are sorted. A worker that a reservation cou
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from gpulayer_server.scheduling import match, topology
 from gpulayer_server.scheduling.candidate import Candidate, Each
 from gpulayer_server.scheduling.wants import Beside, Entry, Shape, Wants
 
-_LOOKED_AT = 4  # machines of one shape with as many free devices: so many are asked how well theirs are linked
+_LOOKED_AT = 4  # machines that would strand least: so many are asked how well their devices are linked
 _SPARE = 4096  # sets of requirements with which nobody waits, and that are remembered all the same
 
 
@@ -150,7 +151,7 @@ class Room(Generic[Each]):
         if wants.version != self.version:
             there = [shape for shape in self._shapes.values() if shape.there]
             fitting = [shape for shape in there if wants.fits(shape, next(iter(shape.there.values())))]
-            wants.shapes = sorted(fitting, key=_devices)
+            wants.shapes = sorted(fitting, key=lambda shape: shape.devices)
             wants.version = self.version
         return wants.shapes
 
@@ -160,27 +161,29 @@ class Room(Generic[Each]):
         """A worker as those see it who have nothing reserved there."""
         return self._beside.get(worker.id) or worker
 
+    def reserved(self, worker: Each) -> bool:
+        """Whether something of it is reserved."""
+        return worker.id in self._beside
+
+    def fits(self, wants: Wants[Each], worker: Each) -> bool:
+        """Whether a worker could take it, however busy it is."""
+        return wants.fits(self._shape_of[worker.id], worker)
+
     def could(self, wants: Wants[Each], worker: Each) -> bool:
         """Whether a worker has room for it, beside what is reserved there."""
-        if not worker.reachable or not wants.fits(self._shape_of[worker.id], worker):
+        if not worker.reachable:
             return False
         seen = self._beside.get(worker.id) or worker if self._beside else worker
-        return match.has_room(wants.requirements, seen)
+        if seen.slots_free < 1 or worker.full or (wants.whole and len(seen.devices_free) < wants.count):
+            return False
+        if not wants.fits(self._shape_of[worker.id], worker):
+            return False
+        return wants.light or match.has_room(wants.requirements, seen)
 
     def best_of(self, wants: Wants[Each], workers: Iterable[Each]) -> Pick[Each] | None:
-        """Where it goes best of these."""
-        best: Pick[Each] | None = None
-        least: tuple[object, ...] | None = None
-        for worker in workers:
-            if not self.could(wants, worker):
-                continue
-            pick = self.pick(wants, worker)
-            if pick is None:
-                continue
-            cost = self._cost(wants, pick)
-            if least is None or cost < least:
-                best, least = pick, cost
-        return best
+        """Where it goes best of these few."""
+        found = [worker for worker in workers if self.could(wants, worker)]
+        return self._best(wants, found)
 
     def best(self, wants: Wants[Each]) -> Pick[Each] | None:
         """Where it goes best of all."""
@@ -188,24 +191,19 @@ class Room(Generic[Each]):
             return self.best_of(wants, self._named.get(wants.pinned, {}).values())
         self.settle()
         if wants.kind is not None:
-            return self.best_of(wants, self._with_devices(wants))
-        most = -1
-        found: list[Each] = []
-        for shape in self.shapes(wants):  # the fewest devices first: those are not to be stranded
-            if found and shape.devices > most:
-                break
-            worker = self._roomiest(wants, shape)
-            if worker is not None:
-                most = shape.devices
-                found.append(worker)
-        return self.best_of(wants, found)
+            found = list(islice(self._with_devices(wants), 1 if wants.count == 1 else _LOOKED_AT))
+        else:
+            found = list(islice(self._without(wants), 1))
+        return self._best(wants, found)
 
     def roomy(self, wants: Wants[Each]) -> Iterator[Each]:
         """All that have room for it, beside what is reserved there."""
         self.settle()
         for shape in self.shapes(wants):
-            for free in list(shape.open):
-                for _, _, worker_id in shape.open[free]:
+            for free, entries in list(shape.open.items()):
+                if wants.whole and free < wants.count:
+                    continue
+                for _, _, worker_id in list(entries):
                     worker = self._workers[worker_id]
                     if self.could(wants, worker):
                         yield worker
@@ -217,51 +215,53 @@ class Room(Generic[Each]):
         devices = topology.choose(wants.requirements, seen or self.seen(worker))
         return None if devices is None else Pick(worker=worker, devices=devices)
 
-    def _cost(self, wants: Wants[Each], pick: Pick[Each]) -> tuple[object, ...]:
+    def _best(self, wants: Wants[Each], workers: list[Each]) -> Pick[Each] | None:
+        picks = [self.pick(wants, worker) for worker in workers]
+        found = [pick for pick in picks if pick is not None]
+        if len(found) > 1:
+            found.sort(key=lambda pick: self._cost(wants, pick))
+        return found[0] if found else None
+
+    def _cost(self, wants: Wants[Each], pick: Pick[Each]) -> tuple[int, int, int, str]:
+        """What it would strand: devices for one that needs none, else well linked ones, then any."""
         worker = pick.worker
         seen = self.seen(worker)
         if wants.kind is None:
-            return (len(worker.inventory.devices), -seen.slots_free, worker.name)
-        if wants.share_bytes is not None:
-            begun = pick.devices[0].uuid in seen.vram_left
-            left = seen.vram_left[pick.devices[0].uuid] if begun else len(seen.devices_free)
-            return (not begun, left, -seen.slots_free, worker.name)
-        linked = topology.slowest(pick.devices, worker.inventory.links) if wants.count > 1 else 0
-        return (-linked, len(seen.devices_free), -seen.slots_free, worker.name)
+            return (0, len(worker.inventory.devices), -seen.slots_free, worker.name)
+        left = len(seen.devices_free)
+        if wants.share_bytes is not None and pick.devices[0].uuid in seen.vram_left:
+            return (-1, seen.vram_left[pick.devices[0].uuid], -seen.slots_free, worker.name)
+        linked = topology.slowest(pick.devices, worker.inventory) if wants.count > 1 else 0
+        return (-linked, left, -seen.slots_free, worker.name)
 
-    def _roomiest(self, wants: Wants[Each], shape: Shape[Each]) -> Each | None:
-        """Of one shape the one with the most free slots that has room for something without devices."""
-        firsts = [self._first(wants, entries) for entries in shape.open.values()]
-        least = min([entry for entry in firsts if entry is not None], default=None)
-        return None if least is None else self._workers[least[2]]
-
-    def _first(self, wants: Wants[Each], entries: list[Entry]) -> Entry | None:
-        for entry in entries:
-            if self.could(wants, self._workers[entry[2]]):
-                return entry
-        return None
+    def _without(self, wants: Wants[Each]) -> Iterator[Each]:
+        """Those with room for something without devices: those with the fewest devices first, then the roomiest."""
+        shapes = self.shapes(wants)
+        for devices in dict.fromkeys(shape.devices for shape in shapes):
+            alike = [shape.open.values() for shape in shapes if shape.devices == devices]
+            yield from self._roomy_of([entries for lists in alike for entries in lists], wants)
 
     def _with_devices(self, wants: Wants[Each]) -> Iterator[Each]:
-        """Of each shape some that have room: those that would have the fewest devices left, the roomiest of them."""
-        for shape in self.shapes(wants):
-            if wants.share_bytes is not None:
-                yield from self._begun(wants, shape)
-            for free in sorted(shape.open):
-                if free < wants.count:
-                    continue
-                there = (self._workers[entry[2]] for entry in shape.open[free])
-                roomy = (worker for worker in there if self.could(wants, worker))
-                some = list(islice(roomy, 1 if wants.count == 1 else _LOOKED_AT))
-                yield from some
-                if some and wants.count == 1:
-                    break
+        """Those with room: shared devices that are begun, then those that would have the fewest devices left."""
+        shapes = self.shapes(wants)
+        if wants.share_bytes is not None:
+            begun = [shape.sharing[bisect_left(shape.sharing, (wants.share_bytes, "")) :] for shape in shapes]
+            for _, worker_id in heapq.merge(*begun):
+                if self.could(wants, self._workers[worker_id]):
+                    yield self._workers[worker_id]
+        by_free: dict[int, list[list[Entry]]] = {}
+        for shape in shapes:
+            for free, entries in shape.open.items():
+                if free >= wants.count:
+                    by_free.setdefault(free, []).append(entries)
+        for free in sorted(by_free):
+            yield from self._roomy_of(by_free[free], wants)
 
-    def _begun(self, wants: Wants[Each], shape: Shape[Each]) -> Iterator[Each]:
-        """Of one shape the worker with the fullest shared device that a share fits on."""
-        for _, worker_id in shape.sharing[bisect_left(shape.sharing, (wants.share_bytes or 0, "")) :]:
-            if self.could(wants, self._workers[worker_id]):
-                yield self._workers[worker_id]
-                return
+    def _roomy_of(self, lists: list[list[Entry]], wants: Wants[Each]) -> Iterator[Each]:
+        for _, _, worker_id in heapq.merge(*lists) if len(lists) > 1 else lists[0] if lists else ():
+            worker = self._workers[worker_id]
+            if self.could(wants, worker):
+                yield worker
 
     # ---------------------------------------------------------------- the lists
 
@@ -300,7 +300,3 @@ class Room(Generic[Each]):
                 del filed.shape.open[filed.free]
         if filed.shared is not None:
             del filed.shape.sharing[bisect_left(filed.shape.sharing, filed.shared)]
-
-
-def _devices(shape: Shape[Candidate]) -> int:
-    return shape.devices

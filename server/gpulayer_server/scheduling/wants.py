@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from operator import attrgetter
-from typing import Generic
+from typing import Any, Generic
 
 from gpulayer.protocol.types import Device, Inventory, Requirements, Sample
 from gpulayer_server.scheduling import match
@@ -37,7 +36,9 @@ class Wants(Generic[Each]):
         self.share_bytes = requirements.vram_share_bytes if self.kind else None
         self.nodes = requirements.nodes
         declares = requirements.ram_bytes is not None or requirements.cpu_cores is not None
-        self.light = self.kind is None and not declares  # takes a slot and nothing else
+        self.whole = self.count > 0 and self.share_bytes is None  # takes devices for itself
+        self.light = self.kind is None and not declares and not requirements.frameworks  # needs a slot, nothing else
+        self.plain = self.light and self.nodes == 1  # may wait for a slot, if it is a command
         self.big = self.nodes > 1 or self.count > 1 or declares  # small jobs could keep it waiting for ever
         self.shapes: list[Shape[Each]] = []  # those that fit and of which somebody is there: `Room.shapes`
         self.version = -1  # of the room, when they were listed
@@ -68,13 +69,40 @@ class Beside(Generic[Each]):
         self._requirements = requirements
         self._uuids = uuids
 
-    id: property = property(attrgetter("worker.id"))
-    name: property = property(attrgetter("worker.name"))
-    inventory: property = property(attrgetter("worker.inventory"))
-    slots: property = property(attrgetter("worker.slots"))
-    reachable: property = property(attrgetter("worker.reachable"))
-    full: property = property(attrgetter("worker.full"))
-    sample: property = property(attrgetter("worker.sample"))
+    @property
+    def id(self) -> str:
+        """The worker's."""
+        return self.worker.id
+
+    @property
+    def name(self) -> str:
+        """The worker's."""
+        return self.worker.name
+
+    @property
+    def inventory(self) -> Inventory:
+        """The worker's."""
+        return self.worker.inventory
+
+    @property
+    def slots(self) -> int:
+        """The worker's."""
+        return self.worker.slots
+
+    @property
+    def reachable(self) -> bool:
+        """The worker's."""
+        return self.worker.reachable
+
+    @property
+    def full(self) -> str:
+        """The worker's."""
+        return self.worker.full
+
+    @property
+    def sample(self) -> Sample | None:
+        """The worker's."""
+        return self.worker.sample
 
     @property
     def room_ahead(self) -> int:
@@ -105,3 +133,35 @@ class Beside(Generic[Each]):
     def cpu_left(self) -> float:
         """Without what is kept."""
         return self.worker.cpu_left - (self._requirements.cpu_cores or 0.0)
+
+
+class Line:
+    """A class of the queue: one owner's tasks that ask for the same, or that run in the same session."""
+
+    __slots__ = ("gone", "owner", "patient", "session", "stuck", "wants")
+
+    def __init__(
+        self,
+        owner: str,
+        *,
+        wants: Wants[Any] | None = None,
+        session: tuple[str, str] | None = None,
+        patient: bool = False,
+    ):
+        """`session`: owner and name, then `wants` is None; `patient`: none of it is rejected."""
+        self.owner = owner
+        self.wants = wants
+        self.session = session
+        self.patient = patient
+        self.stuck: tuple[str, float] | None = None  # its first task, and since when that was seen to wait
+        self.gone = False  # another line stands for the same now
+
+
+def owner_of(line: Line) -> str:
+    """Whose line it is."""
+    return line.owner
+
+
+def varied(line: Line) -> bool:
+    """Whether what its tasks ask for may be unlike: cells of one session may."""
+    return line.session is not None

@@ -75,7 +75,7 @@ class Exhaustive:
         self._best: dict[tuple[int, int, int], int] = {}
 
     def _parted(self, size: int, count: int) -> list[int]:
-        """For each set: what the best way to part it into sets of `size` is worth; those left over are worth nothing."""
+        """For each set: what the best way to part it into sets of `size` is worth; what is left over is not."""
         worth = [0] * (1 << count)
         for mask in range(1, 1 << count):
             low = mask & -mask

@@ -45,7 +45,11 @@ def test_12_a_data_file_over_the_limit(beside: Callable[..., Notebook]) -> None:
         "gpulayer: data.bin (51.0 MB): larger than 50.0 MB, the limit for one file; leave it out with --exclude "
         "data.bin, allow it with --max-file 51MB, or send what the job needs by itself: --input data.bin"
     )
-    for remedy, size in (("--exclude data.bin", 0), ("--max-file 51MB", LARGE_BYTES), ("--input data.bin", LARGE_BYTES)):
+    for remedy, size in (
+        ("--exclude data.bin", 0),
+        ("--max-file 51MB", LARGE_BYTES),
+        ("--input data.bin", LARGE_BYTES),
+    ):
         code = "import os\nprint(os.path.getsize('data.bin') if os.path.exists('data.bin') else 0)"
         assert notebook.run(f"%%gpulayer {remedy}\n{code}").text() == f"{size}\n"
 

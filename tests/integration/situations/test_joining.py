@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gpulayer.protocol.pin import read_fingerprint
 from gpulayer.protocol.types import State
 from tests.support.deployment import Deployment, Worker
 from tests.support.processes import PATIENCE_S, until
@@ -47,8 +46,8 @@ def made(home: Deployment, role: str, name: str, expires_s: float | None = None)
 
 
 def test_18_a_wrong_fingerprint(home: Deployment) -> None:
-    other = home.request("GET", "/v1/listening").json()
-    url, presented = other["url"], read_fingerprint(other["fingerprint"])
+    where = home.request("GET", "/v1/listen").json()
+    url, presented = f"https://127.0.0.1:{where['port']}", where["fingerprint"]
     expected = "SHA256:" + "0" * 64
     token = made(home, "join", "for 18")
     line = joining(home, url, "--token", token, "--tls-fingerprint", expected)
@@ -84,7 +83,7 @@ def test_20_the_control_plane_is_out_of_reach(home: Deployment, tmp_path: Path) 
     url = home.plane.endpoint.url
     home.plane.kill()
     away = until(lambda: terminal(worker, "out of reach"), lambda: f"a line on the terminal:\n{worker.log}")
-    form = r"gpulayer: control plane (\S+) out of reach for [23] s: Connection refused; next try in \d\.\d s; jobs go on"
+    form = r"gpulayer: control plane (\S+) out of reach for \d+ s: Connection refused; next try in \d\.\d s; jobs go on"
     found = re.fullmatch(form, away)
     assert found is not None, away
     assert found[1] == url

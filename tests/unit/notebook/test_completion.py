@@ -16,10 +16,13 @@ from gpulayer.notebook import completion
 from gpulayer.notebook.completion import Names, complete
 from gpulayer.notebook.options import COMMANDS
 from gpulayer.protocol.endpoint import Endpoint
-from gpulayer.protocol.types import Inventory, JobView, SessionView, State, WorkerView
+from gpulayer.protocol.types import Device, Inventory, JobView, SessionView, State, WorkerView
 
 ENDPOINT = Endpoint(url="http://127.0.0.1:9", token="t", pid=1, version="0")
-INVENTORY = Inventory(host="h", os="linux", arch="a", cpu_cores=1, ram_bytes=1, python="3")
+DEVICES = tuple(Device(uuid=f"u{n}", kind="cuda", index=n, name="NVIDIA A100-SXM4-40GB") for n in range(2))
+INVENTORY = Inventory(
+    host="h", os="linux", arch="a", cpu_cores=1, ram_bytes=1, python="3", devices=DEVICES, labels={"team": "vision"}
+)
 
 
 class Plane:
@@ -67,7 +70,17 @@ def offered(text: str) -> list[str] | None:
         ("%%gpulayer --session x --qui", ["--quiet"]),
         ("%%gpulayer --quiet --qui", []),  # it is there already
         ("%%gpulayer --exclude a --excl", ["--exclude"]),  # this one may come again
-        ("%%gpulayer --accelerator ", ["cuda", "mps", "cpu"]),
+        ("%%gpulayer --accelerator ", ["cuda", "rocm", "mps", "cpu"]),
+        ("%%gpulayer --min", ["--min-vram", "--min-capability", "--min-driver"]),
+        ("%%gpulayer --min-vram ", []),
+        ("%%gpulayer --framework t", ["torch", "tensorflow"]),
+        ("%%gpulayer --framework jax --frame", ["--framework"]),
+        ("%%gpulayer --os ", ["linux", "darwin"]),
+        ("%%gpulayer --arch a", ["arm64", "armv7l"]),
+        ("%gpulayer explain --group-locality ", ["prefer", "require", "spread", "none"]),
+        ("%gpulayer explain --device-name ", ["'NVIDIA A100-SXM4-40GB'"]),
+        ("%gpulayer explain --worker-label team", ["team=vision"]),
+        ("%gpulayer session train --wait", ["--wait-for-worker"]),
         ("%%gpulayer --accelerator=c", ["cuda", "cpu"]),
         ("%%gpulayer --worker ", ["gpu-box-1", "gpu-box-2", "'mac studio'"]),
         ("%%gpulayer --worker gpu", ["gpu-box-1", "gpu-box-2"]),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpulayer.protocol.types import JobView, Problem
-from gpulayer_server.auth import JOIN, KEPT_S, WORKER, State, Token, sha256
+from gpulayer_server.auth import JOIN, KEPT_S, SUBMITTER, WORKER, State, Token, limits_of, sha256
+from gpulayer_server.core.state import Limits
 from gpulayer_server.store.database import Store
 from gpulayer_server.store.rows import Op
 from gpulayer_server.tokens import AuthError, Tokens
@@ -27,6 +28,7 @@ class Shell:
         self.held: list[tuple[list[Op], Callable[[JobView | Problem | None], None]]] | None = None
         self.full = False
         self.writes = 0
+        self.limited: list[dict[str, Limits]] = []  # what was told of limits
         self.asked = asyncio.Event()  # something is held back
 
     def write(self, ops: list[Op], reply: Callable[[JobView | Problem | None], None]) -> None:
@@ -47,7 +49,7 @@ class Shell:
 
     def tokens(self) -> Tokens:
         """As a control plane finds them at its start."""
-        return Tokens(self, self.store.tokens(), lambda: self.now)
+        return Tokens(self, self.store.tokens(), lambda: self.now, self.limited.append)
 
 
 class Worker:
@@ -332,3 +334,39 @@ def test_who_joined_by_a_token_stays_when_that_is_revoked_unless_said_otherwise(
 
 def test_a_token_that_is_not_there_is_not_revoked(tokens: Tokens) -> None:
     assert asyncio.run(tokens.revoke("t-none")) is False
+
+
+# ---------------------------------------------------------------- limits
+
+ANA = {"role": SUBMITTER, "name": "ana", "expires_s": None, "single_use": False}
+
+
+def test_limits_are_told_at_the_start_and_when_they_change(shell: Shell, tokens: Tokens) -> None:
+    made(tokens, **ANA, limits=Limits(max_running=2))
+    made(tokens, **ANA | {"name": "bob"})
+    assert shell.limited == [{"ana": Limits(max_running=2)}]
+    shell.limited.clear()
+    shell.tokens()
+    assert shell.limited == [{"ana": Limits(max_running=2)}]
+
+
+def test_limits_outlast_their_token_until_the_next_one_of_that_name(shell: Shell, tokens: Tokens) -> None:
+    made(tokens, **ANA, limits=Limits(max_devices=1))
+    assert asyncio.run(tokens.revoke("ana"))
+    assert shell.limited == [{"ana": Limits(max_devices=1)}]
+    shell.now += 1
+    made(tokens, **ANA)
+    assert shell.limited[1:] == [{}]
+
+
+def test_limits_that_could_not_be_written_do_not_count(shell: Shell, tokens: Tokens) -> None:
+    shell.full = True
+    with pytest.raises(AuthError):
+        made(tokens, **ANA, limits=Limits(max_running=1))
+    assert shell.limited == []
+
+
+def test_a_worker_of_the_same_name_changes_no_limits() -> None:
+    own = Token(id="t-1", name="ana", role=SUBMITTER, sha256=b"a", created_at=1.0, max_running=3)
+    worker = Token(id="t-2", name="ana", role=WORKER, sha256=b"b", created_at=2.0)
+    assert limits_of([own, worker]) == {"ana": Limits(max_running=3)}

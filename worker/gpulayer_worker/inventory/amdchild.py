@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def main() -> int:
     _say({"present": devices_present()})
     for _ in sys.stdin:
         try:
-            import amdsmi
+            amdsmi = importlib.import_module("amdsmi")  # it comes with ROCm, and with no registry's package of ours
         except (ImportError, OSError, KeyError) as error:  # its import loads the library, as ROCM_PATH names it
             _say({"failed": f"{error}"})
             return 0

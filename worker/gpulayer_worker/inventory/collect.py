@@ -6,7 +6,6 @@ import asyncio
 import logging
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,40 +21,18 @@ from gpulayer_worker.inventory.nvmlguard import NvmlGuard
 log = logging.getLogger("gpulayer.worker")
 
 _TOPO_DEADLINE_S = 10.0
-_PYTHON_DEADLINE_S = 5.0
-_VERSION = "import platform; print(platform.python_version())"
 
 
-def host(python: str = sys.executable) -> Inventory:
-    """The machine without its devices. Blocks for some milliseconds; longer where `python` is another interpreter.
-
-    `python`: the interpreter for jobs.
-    """
+def host() -> Inventory:
+    """The machine without its devices, and without what its interpreter for jobs has."""
     return Inventory(
         host=platform.node(),
         os=sys.platform,
         arch=platform.machine(),
         cpu_cores=usable_cores(),
         ram_bytes=Limits().ram_bytes(),
-        python=_python_version(python),
+        python=platform.python_version(),
     )
-
-
-def _python_version(python: str) -> str:
-    if python == sys.executable:
-        return platform.python_version()
-    try:
-        done = subprocess.run(
-            [python, "-I", "-c", _VERSION],
-            capture_output=True,
-            timeout=_PYTHON_DEADLINE_S,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        log.warning("the interpreter for jobs, %s, does not say its version: %s", python, error)
-        return ""
-    return done.stdout.decode(errors="replace").strip()
 
 
 async def nvidia_devices(

@@ -1,7 +1,7 @@
 """What NVML says of the machine's NVIDIA devices, as plain values. Runs in the child: see `nvmlguard`.
 
-`nvml` is the module `pynvml`, or in tests one that is made up. Not every driver and card answers every question: what is
-not answered is unknown; only a failure of the first questions is one of NVML's as a whole.
+`nvml` is the module `pynvml`, or in tests one that is made up. Not every driver and card answers every question: what
+is not answered is unknown; only a failure of the first questions is one of NVML's as a whole.
 """
 
 from __future__ import annotations
@@ -167,15 +167,19 @@ class Nvml:
             "utilisation": None if rates is None else rates.gpu / 100,
             "temperature_c": self._try(nvml.nvmlDeviceGetTemperature, card, _TEMPERATURE_GPU),
             "power_w": None if power is None else power / 1000,
-            "processes": self.processes(uuid),
+            "processes": self._processes(handle),
         }
 
-    def processes(self, uuid: str) -> list[list[int | None]]:
+    def use(self, uuid: str) -> dict[str, Any]:
+        """A device's use now. Raises KeyError for one that is not there."""
+        return self._sampled(uuid, self._handles[uuid])
+
+    def _processes(self, handle: Any) -> list[list[int | None]]:
         """[process id, bytes or None] of whatever runs on a device: its memory there is told once."""
-        nvml, handle = self._nvml, self._handles[uuid]
+        nvml = self._nvml
         found: dict[int, int | None] = {}
-        for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
-            for process in self._try(ask, handle) or ():
+        for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+            for process in self._try(getattr(nvml, name), handle) or ():
                 held = process.usedGpuMemory
                 found[process.pid] = None if held is None else int(held)
         return [[pid, held] for pid, held in sorted(found.items())]

@@ -1,6 +1,6 @@
 """The process that asks NVML: one line of JSON for each question, one for each answer. See `nvmlguard`.
 
-    {"ask": "machine"} | {"ask": "sample", "health": true} | {"ask": "processes", "uuid": "GPU-…"}
+    {"ask": "machine"} | {"ask": "sample", "health": true} | {"ask": "use", "uuid": "GPU-…"}
 
 The first line says, before anything is asked of NVML, whether devices are present. It ends with its standard input.
 """
@@ -22,8 +22,8 @@ def answer(nvidia: nvml.Nvml, question: dict[str, Any]) -> dict[str, Any]:
             return nvidia.machine()
         case "sample":
             return nvidia.sample(health=question.get("health", False))
-        case "processes":
-            return {"processes": nvidia.processes(question["uuid"])}
+        case "use":
+            return nvidia.use(question["uuid"])
         case _:
             raise ValueError(f"no such question: {question['ask']!r}")
 

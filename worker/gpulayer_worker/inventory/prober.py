@@ -1,43 +1,50 @@
-"""What the machine asks of `gpulayer_worker.probes.Probes(python, data, tell)`.
-
-`python` is the interpreter for jobs, `data` the worker's folder (for the cache), `tell` is called without arguments
-whenever `names`, `found` or `sick` gives something else than before. All of it happens on the agent's loop.
-"""
+"""What the machine asks of `gpulayer_worker.probes.Probes`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Protocol
 
-from gpulayer.protocol.types import Device, Framework, Inventory
+from gpulayer.protocol.types import Framework, Inventory
+
+
+class Asked(Protocol):
+    """The interpreter for jobs, as far as the inventory tells of it."""
+
+    @property
+    def python(self) -> str:
+        """Its version; '' where it does not say."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why it could not be asked; '' where it could."""
+        ...
 
 
 class Prober(Protocol):
     """Finds out which frameworks work, and on which devices, in child processes with deadlines."""
 
+    def packages(self) -> Asked:
+        """What the interpreter has. Blocks for tens of milliseconds."""
+        ...
+
     def names(self) -> tuple[str, ...]:
-        """Frameworks whose probes are not through: `Inventory.probing`. Right from the start, before any `look`."""
+        """Frameworks whose probes are not through: `Inventory.probing`. Blocks as `packages` does."""
         ...
 
-    def found(self) -> tuple[Framework, ...]:
-        """What the probes that are through showed: `Inventory.frameworks`."""
+    def known(self, inventory: Inventory) -> tuple[Framework, ...]:
+        """What a start before us found and still holds: `Inventory.frameworks` at first. Blocks as `packages` does."""
         ...
 
-    def sick(self) -> Mapping[str, str]:
-        """Devices, by UUID, that the last `look` found sick, with the reason: others of the same kind work."""
+    async def watch(self, inventory: Callable[[], Inventory], tell: Callable[[Framework], None]) -> None:
+        """Probe for ever; `tell` hears of each framework whose probe is through, or of which something else holds."""
         ...
 
-    async def look(self, inventory: Inventory) -> None:
-        """Probe whatever is not known for these devices, this driver and these packages; returns when all is through.
-
-        Called at the start, and again when devices or the driver are others. A call while one runs follows it.
-        """
+    def again(self, uuid: str) -> None:
+        """Compute on a device anew."""
         ...
 
-    async def device(self, device: Device) -> str | None:
-        """Probe one device now: '' it works, else why not; None: no framework here can probe it."""
-        ...
-
-    async def close(self) -> None:
-        """End the children."""
+    async def probe_device(self, uuid: str) -> str:
+        """Whether a device computes now: '' or why it is sick. Jobs may run there meanwhile."""
         ...

@@ -12,7 +12,7 @@ import time
 
 from gpulayer_worker.keeper.containment import MARKER, oom_kills
 from gpulayer_worker.keeper.group import Group
-from gpulayer_worker.keeper.posixspawn import StartError, start
+from gpulayer_worker.keeper.posixspawn import StartError, start_on
 from gpulayer_worker.keeper.records import valid_id
 from gpulayer_worker.keeper.spawning import GROUP_VARIABLE, KEEPER_VARIABLE, Program
 
@@ -68,7 +68,8 @@ class Batch:
         """Start programs that no group has the id of; `took` is called with each group.
 
         Arguments:
-            jobs: each with `id`, `argv`, `env` (added to `env`), `cwd`, `stdout`, `stderr`.
+            jobs: each with `id`, `argv`, `env` (added to `env`), `cwd`, `stdout`, `stderr`, and `cpus` where it is
+                bound to some.
             env: what the environments of all have in common.
         """
         now, ticks = time.time(), self._ticks()
@@ -123,7 +124,7 @@ class Batch:
                 stdout=job["stdout"],
                 stderr=job["stderr"],
             )
-            pid = start(program)
+            pid = start_on(program, job.get("cpus", []))
         except (KeyError, TypeError, ValueError) as error:  # such as a NUL in a word
             raise StartError("run", errno.EINVAL) from error
         group = Group(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -25,6 +25,7 @@ class Request:
     workspace_first_on_path: bool
     inputs: dict[str, Any]  # values that are there before the cell: path, offset and size of them; empty: none
     outputs: dict[str, Any]  # names of the variables to leave, and the path for them; empty: none
+    cpus: list[int] = field(default_factory=list)  # the cores to run on; empty: all that the process began with
 
 
 _FIELDS: dict[str, tuple[type, Any]] = {
@@ -37,6 +38,7 @@ _FIELDS: dict[str, tuple[type, Any]] = {
     "workspace_first_on_path": (bool, False),
     "inputs": (dict, {}),
     "outputs": (dict, {}),
+    "cpus": (list, []),
 }
 
 
@@ -64,6 +66,7 @@ class Surroundings:
 
     def __init__(self) -> None:
         self._cwd = ""
+        self._cpus: list[int] = []
 
     def apply(self, request: Request) -> None:
         """Makes them what `request` asks for. Raises OSError when its folder cannot be entered.
@@ -74,6 +77,9 @@ class Surroundings:
         if request.cwd and request.cwd != self._cwd:
             os.chdir(request.cwd)
             self._cwd = request.cwd
+        if request.cpus != self._cpus:
+            _run_on(request.cpus or sorted(_BEGAN_ON))
+            self._cpus = request.cpus
         for name, value in request.env.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -84,6 +90,21 @@ class Surroundings:
                 sys.path.remove("")
             sys.path.insert(0, "")
         _forget_listings(os.getcwd())
+
+
+_BEGAN_ON: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def _run_on(cpus: list[int]) -> None:
+    """Has every thread of this process, and what they start, run on these cores. Raises OSError where none is ours."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    os.sched_setaffinity(0, cpus)
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), cpus)
+        except ProcessLookupError:  # it has just ended
+            continue
 
 
 def _forget_listings(folder: str) -> None:

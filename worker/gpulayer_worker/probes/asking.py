@@ -15,10 +15,9 @@ from gpulayer.protocol.machines import Device, Inventory
 from gpulayer_worker.environ import allowed, for_devices
 from gpulayer_worker.probes import scripts
 from gpulayer_worker.probes.child import LIMIT_S, Answer, Child
-from gpulayer_worker.probes.outcomes import CPU, GENERAL, Outcome
+from gpulayer_worker.probes.outcomes import CPU, GENERAL, NO_CPU, Outcome
 from gpulayer_worker.probes.packages import Packages
 
-WITHOUT_CPU = frozenset({"cupy"})
 _ONE_DEVICE = frozenset({"mlx"})  # shows one device at a time
 _DEPENDS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # of the environment, beside what begins so:
 _DEPENDS_PREFIXES = ("CUDA_HOME", "CUDA_PATH", "ROCM_", "HIP_", "NVIDIA_")
@@ -37,7 +36,7 @@ class Ask:
     def targets(self) -> tuple[str, ...]:
         """What it can be asked to compute on: the CPU, and the devices that are not sick."""
         devices = tuple(device.uuid for device in self.inventory.devices if not device.sick)
-        return devices if self.name in WITHOUT_CPU else (CPU, *devices)
+        return devices if self.name in NO_CPU else (CPU, *devices)
 
     def key(self) -> str:
         """A digest of all that its results depend on, but for the targets themselves."""
@@ -159,4 +158,3 @@ def shown(devices: tuple[Device, ...], present: tuple[Device, ...]) -> Mapping[s
     variables["CUDA_VISIBLE_DEVICES"] = ",".join(each.uuid for each in devices if each.kind == "cuda")
     variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return for_devices(devices, present) | variables
-

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from gpulayer.protocol.base import Struct
 from gpulayer.protocol.endpoint import write_private
 from gpulayer_worker.probes.outcomes import Results
 from gpulayer_worker.probes.packages import Packages
@@ -15,7 +14,7 @@ from gpulayer_worker.probes.packages import Packages
 log = logging.getLogger("gpulayer.worker")
 
 
-class Known(Struct, kw_only=True):
+class Known(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Owned by one `Probes`, which alone changes it."""
 
     packages: Packages | None = None

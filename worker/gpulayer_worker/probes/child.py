@@ -25,6 +25,7 @@ _LONGEST_S = 600.0  # all steps together, with what a busy machine adds
 _TAIL_BYTES = 16 * 1024  # of standard error
 _LINE_BYTES = 64 * 1024  # of standard output: a longer one is none of ours
 _CORES = 2
+_NICE = 10  # a tenth of a core where all of them are busy: less would take minutes to say the same
 _MAIN = Path(scripts.__file__).with_name("main.py")
 _POOLS = (
     "OMP_NUM_THREADS",
@@ -163,7 +164,7 @@ class Child:
                 if other != pid and os.getsid(other) == pid:
                     os.kill(other, signal.SIGKILL)
 
-    def _words(self, code: int, overdue: bool, stderr: bytes) -> str:
+    def _words(self, code: int, overdue: bool, stderr: bytearray) -> str:
         if self._ended:
             return "the agent ended"
         if overdue:
@@ -216,11 +217,11 @@ def _tail(kept: bytearray) -> Callable[[bytes], None]:
 
 
 def _lower(pid: int) -> None:
-    """The lowest priority and few cores, so that whatever else runs here goes first; as far as the system lets us."""
+    """A low priority and few cores, so that whatever else runs here goes first; as far as the system lets us."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, 19)
+        os.setpriority(os.PRIO_PROCESS, pid, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     with suppress(OSError):  # where sessions share the machine evenly, the session's own weight counts
-        Path(f"/proc/{pid}/autogroup").write_text("19", encoding="ascii")
+        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE), encoding="ascii")
     if hasattr(os, "sched_setaffinity"):
         with suppress(OSError):
             os.sched_setaffinity(pid, sorted(os.sched_getaffinity(pid))[-_CORES:])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from gpulayer.protocol.base import Struct
 from gpulayer.protocol.machines import Device, Framework
 
 CPU = "cpu"
+OUT_OF_MEMORY = "out of memory"  # how the scripts begin to say so
+NO_CPU = {"cupy": "cupy computes on CUDA and ROCm devices only"}
 GENERAL = ""  # the target of what holds for a framework as a whole
 _RETRY_S = 60.0
 _RETRY_LONGEST_S = 3600.0
@@ -21,13 +25,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
     at: float = 0.0  # when, by the machine's clock
     tries: int = 1
 
-    def due(self, now: float) -> float | None:
-        """In how many seconds to try again; None never."""
-        if not self.why or self.lasting:
-            return None
+    def due(self, now: float) -> bool:
+        """Whether to try again, as with what failed once and may go well the next time; ever more seldom."""
         wait_s = min(_RETRY_LONGEST_S, _RETRY_S * 2 ** min(self.tries - 1, 10))
-        past_s = now - self.at
-        return max(0.0, wait_s - past_s) if past_s >= 0 else 0.0  # the clock was set back
+        return bool(self.why) and not self.lasting and not 0 <= now - self.at < wait_s  # a clock may be set back
 
 
 class Results(Struct, frozen=True, kw_only=True):
@@ -36,35 +37,60 @@ class Results(Struct, frozen=True, kw_only=True):
     key: str
     built_for: str = ""
     outcomes: dict[str, Outcome] = {}
+    worked: tuple[str, ...] = ()  # kinds of devices on which it has worked at any time
+    before: dict[str, Outcome] = {}  # under the key before: it holds where a device can't be computed on now
 
-    def renewed(self, new: Mapping[str, Outcome], built_for: str, *, asked: Sequence[str]) -> Results:
-        """With what a new probe of some targets found; it counts how often one failed in a row."""
+    def renewed(
+        self, new: Mapping[str, Outcome], built_for: str, *, asked: Sequence[str], kinds: Mapping[str, str]
+    ) -> Results:
+        """With what a new probe of some targets found; it counts how often one failed in a row.
+
+        `kinds` are those of the devices, by UUID.
+        """
         outcomes = {target: each for target, each in self.outcomes.items() if target not in (*asked, GENERAL)}
         for target, each in new.items():
             before = self.outcomes.get(target)
             again = before is not None and before.why and each.why
-            outcomes[target] = _replaced(each, before.tries + 1) if before is not None and again else each
-        return Results(key=self.key, built_for=built_for or self.built_for, outcomes=outcomes)
+            outcomes[target] = structs.replace(each, tries=before.tries + 1) if before is not None and again else each
+        now = [kinds[target] for target, each in new.items() if target in kinds and not each.why]
+        return structs.replace(
+            self,
+            built_for=built_for or self.built_for,
+            outcomes=outcomes,
+            worked=tuple(dict.fromkeys((*self.worked, *now))),
+        )
+
+    @property
+    def general(self) -> str:
+        """Why nothing can be done with the framework at all; '' where something can."""
+        return self.outcomes.get(GENERAL, Outcome()).why
+
+    def due(self, targets: Sequence[str], now: float) -> list[str]:
+        """Those to compute on now: not known yet, or to be tried again."""
+        if self.general:
+            return list(targets) if self.outcomes[GENERAL].due(now) else []
+        return [each for each in targets if each not in self.outcomes or self.outcomes[each].due(now)]
+
+    def unknown(self, targets: Sequence[str]) -> bool:
+        """Whether nothing at all is known of one of these."""
+        return not self.general and any(each not in self.outcomes and each not in self.before for each in targets)
 
     def without(self, target: str) -> Results:
         """As if a target had never been probed."""
         outcomes = {name: each for name, each in self.outcomes.items() if name not in (target, GENERAL)}
-        return Results(key=self.key, built_for=self.built_for, outcomes=outcomes)
-
-
-def _replaced(outcome: Outcome, tries: int) -> Outcome:
-    return Outcome(why=outcome.why, lasting=outcome.lasting, at=outcome.at, tries=tries)
+        return structs.replace(self, outcomes=outcomes)
 
 
 def told(name: str, version: str, results: Results, devices: Sequence[Device]) -> Framework:
     """A framework as the worker tells it: what works, and per kind why the rest does not."""
-    outcomes = results.outcomes
-    general = outcomes.get(GENERAL)
-    if general is not None and general.why:
-        return Framework(name=name, version=version, built_for=results.built_for, problems={GENERAL: general.why})
+    if results.general:
+        return Framework(name=name, version=version, built_for=results.built_for, problems={GENERAL: results.general})
+    outcomes = results.before | results.outcomes
     cpu = outcomes.get(CPU)
     works: list[str] = [CPU] if cpu is not None and not cpu.why else []
     problems: dict[str, str] = {CPU: cpu.why} if cpu is not None and cpu.why else {}
+    if name in NO_CPU:
+        problems[CPU] = NO_CPU[name]
     good = [device for device in devices if device.uuid in outcomes and not outcomes[device.uuid].why]
     for kind in dict.fromkeys(device.kind for device in devices):
         if any(device.kind == kind for device in good):

@@ -76,8 +76,8 @@ class _Answer(Struct, frozen=True):
 
 
 def resolved(python: str) -> str:
-    """The path of an interpreter that may be named as a command is."""
-    return shutil.which(python) or python
+    """The path of an interpreter that may be named as a command is; links stay, since an environment is one."""
+    return os.path.abspath(shutil.which(python) or python)
 
 
 def look(path: str) -> Packages:

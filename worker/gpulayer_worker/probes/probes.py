@@ -15,10 +15,11 @@ from gpulayer.protocol.machines import Device, Framework, Inventory
 from gpulayer_worker.probes import cache
 from gpulayer_worker.probes.asking import Ask, Asking
 from gpulayer_worker.probes.child import LIMIT_S
-from gpulayer_worker.probes.outcomes import CPU, GENERAL, OUT_OF_MEMORY, Outcome, Results, told
+from gpulayer_worker.probes.outcomes import GENERAL, OUT_OF_MEMORY, Outcome, Results, told
 from gpulayer_worker.probes.packages import Packages, look, resolved
 
-_LOOK_S = 30.0  # between two looks whether something was installed
+_LOOK_S = 5.0  # between two looks whether devices came or something was installed
+_ASK_AGAIN_S = 60.0  # an interpreter that did not say what it has
 
 T = TypeVar("T")
 Tell = Callable[[Framework], None]
@@ -49,19 +50,22 @@ class Probes:
         self._limit_s = limit_s
         self._busy = busy
         self._known = cache.load(data)
-        self._inventory: Inventory | None = None
+        self._asked_at = -_ASK_AGAIN_S
+        self._inventory: Callable[[], Inventory | None] = lambda: None
         self._told: dict[str, Framework] = {}
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
-        self._thread: ThreadPoolExecutor | None = None
 
     # ---------------------------------------------------------------- what is there
 
     def packages(self) -> Packages:
         """What the interpreter has installed. Blocks for tens of milliseconds where that is not known yet."""
         packages = self._known.packages
-        if packages is None or not packages.current(self._path):
+        if packages is not None and packages.current(self._path):
+            return packages
+        if packages is None or not packages.problem or time.monotonic() - self._asked_at > _ASK_AGAIN_S:
             packages = self._known.packages = look(self._path)
+            self._asked_at = time.monotonic()
             cache.save(self._data, self._known)
         return packages
 
@@ -79,7 +83,7 @@ class Probes:
             ask = self._ask(name, packages, inventory)
             results = self._results(ask)
             if not _due(ask, results, ()):
-                self._told[name] = told(ask, results)
+                self._told[name] = _told(ask, results)
         return tuple(self._told[name] for name in packages.names if name in self._told)
 
     # ---------------------------------------------------------------- finding out
@@ -89,8 +93,10 @@ class Probes:
 
         One that was removed is told without a version.
         """
-        self._inventory = inventory
+        self._inventory = lambda: inventory
         packages = await self._threaded(self.packages)
+        if packages.problem:
+            return  # that it does not answer now says nothing of what it has
         for name in [name for name in self._told if name not in packages.names]:
             del self._told[name]
             tell(Framework(name=name))
@@ -100,7 +106,10 @@ class Probes:
                 due = _due(ask, self._results(ask), self._busy())
                 if due:
                     await self._probe(ask, due)
-            framework = told(ask, self._results(ask))
+            results = self._results(ask)
+            if results.unknown(ask.targets):
+                continue  # devices with jobs on them: it stays among those that are probed until these end
+            framework = _told(ask, results)
             if self._told.get(ask.name) != framework:
                 self._told[ask.name] = framework
                 tell(framework)
@@ -110,6 +119,7 @@ class Probes:
         while True:
             self._wake.clear()
             await self.run(inventory(), tell)
+            self._inventory = inventory
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), _LOOK_S)
 
@@ -123,7 +133,7 @@ class Probes:
 
         '' where it does, else why it is sick. That there is too little memory, or no way to tell, is no sickness.
         """
-        inventory = self._inventory
+        inventory = self._inventory()
         device = next((each for each in inventory.devices if each.uuid == uuid), None) if inventory else None
         if inventory is None or device is None:
             return "it is not there any more"
@@ -131,9 +141,10 @@ class Probes:
         async with self._one_at_a_time:
             for name in packages.names:
                 ask = self._ask(name, packages, inventory)
-                if name == "mlx" or not _may_use(self._results(ask), device, inventory.devices):
+                if not _may_use(self._results(ask), device):
                     continue
                 outcome = (await self._probe(ask, [uuid])).outcomes.get(uuid)
+                self._wake.set()  # what holds of the framework may be another now
                 if outcome is not None and not (outcome.why and outcome.lasting):
                     return _sickness(outcome.why, name)
             return await self._by_driver(inventory, uuid) if device.kind == "cuda" else ""
@@ -146,7 +157,7 @@ class Probes:
     async def _probe(self, ask: Ask, targets: Sequence[str]) -> Results:
         asking = Asking(ask)
         found = await self._asked(asking, targets)
-        results = self._results(ask).renewed(found, asking.built_for, asked=targets)
+        results = self._results(ask).renewed(found, asking.built_for, asked=targets, kinds=_kinds(ask))
         self._known.results[ask.name] = results
         await self._threaded(lambda: cache.save(self._data, self._known))
         return results
@@ -172,3 +183,53 @@ class Probes:
 
     def _results(self, ask: Ask) -> Results:
         return _valid(self._known, ask)
+
+
+def probe_all(python: str, inventory: Inventory, data: Path | None = None) -> tuple[Framework, ...]:
+    """Every framework that an interpreter has, probed now (or known from below `data`); blocks for seconds."""
+    known = cache.load(data)
+    path = resolved(python)
+    if known.packages is None or not known.packages.current(path):
+        known.packages = look(path)
+    found: list[Framework] = []
+    for name in known.packages.names:
+        ask = Ask(name=name, packages=known.packages, inventory=inventory)
+        results = _valid(known, ask)
+        due = _due(ask, results, ())
+        if due:
+            asking = Asking(ask)
+            results = results.renewed(asking.run(due), asking.built_for, asked=due, kinds=_kinds(ask))
+            known.results[name] = results
+        found.append(_told(ask, results))
+    cache.save(data, known)
+    return tuple(found)
+
+
+def _valid(known: cache.Known, ask: Ask) -> Results:
+    """What is known of a framework as it is now."""
+    key = ask.key()
+    results = known.results.get(ask.name, Results(key=key))
+    return results if results.key == key else Results(key=key, before=results.before | results.outcomes)
+
+
+def _due(ask: Ask, results: Results, busy: Collection[str]) -> list[str]:
+    """The targets to compute on now."""
+    return results.due([target for target in ask.targets if target not in busy], time.time())
+
+
+def _told(ask: Ask, results: Results) -> Framework:
+    devices = [device for device in ask.inventory.devices if not device.sick]
+    return told(ask.name, ask.packages.version(ask.name), results, devices)
+
+
+def _kinds(ask: Ask) -> dict[str, str]:
+    return {device.uuid: device.kind for device in ask.inventory.devices}
+
+
+def _may_use(results: Results, device: Device) -> bool:
+    """Whether a framework's failure says something of the device: it has worked on such ones."""
+    return device.kind in results.worked and not results.general
+
+
+def _sickness(why: str, by: str) -> str:
+    return f"{why} ({by})" if why and not why.startswith(OUT_OF_MEMORY) else ""

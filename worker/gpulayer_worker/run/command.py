@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -61,7 +62,7 @@ class CommandRun:
         self._spool = CommandSpool(self._folder, portable=services.portable, found=resumed)
         globs = self._command.output_globs
         self._results = Results(services, globs, self._folder, self._tell) if globs else None
-        self._memory = DeviceMemory(self._name, assign.devices) if assign.devices else None
+        self._memory = self._measuring()
         self._output = OutputWatch(services.watch, self._folder, self._spool, self._grew)
         self.ended = asyncio.Event()
         self._news = asyncio.Event()  # a wish, while its files are being fetched
@@ -79,6 +80,13 @@ class CommandRun:
         self._timers: list[asyncio.TimerHandle] = []
         if told:
             self._spool.look(last=True)
+
+    def _measuring(self) -> DeviceMemory | None:
+        devices = self._assign.devices
+        if not devices:
+            return None
+        shared = self._assign.spec.requirements.vram_share_bytes is not None
+        return DeviceMemory(self._name, devices, self._services.machine.use, shared=shared)
 
     @property
     def running(self) -> bool:
@@ -212,15 +220,17 @@ class CommandRun:
             return
         self._asked = True
         folder = str(self._folder)
-        job = {
+        job: dict[str, Any] = {
             "id": self._name,
             "argv": self._command.argv,
             "env": self._environ(),
             "cwd": cwd,
             "stdout": f"{folder}/out",
             "stderr": f"{folder}/err",
-            "cpus": bound_cpus(self._assign),
         }
+        cpus = bound_cpus(self._assign)
+        if cpus:
+            job["cpus"] = cpus
         self._services.keeper.run(job, self)
 
     def _cwd(self) -> str | None:

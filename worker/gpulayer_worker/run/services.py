@@ -12,6 +12,7 @@ from gpulayer_worker import link
 from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.kernels import Kernel, Kernels
 from gpulayer_worker.layout import Layout
+from gpulayer_worker.machine import Machine
 from gpulayer_worker.rooms import Rooms
 from gpulayer_worker.watch import FolderWatch
 from gpulayer_worker.workspace import Workspaces
@@ -24,13 +25,22 @@ class Services(Protocol):
     kernels: Kernels
     workspaces: Workspaces
     watch: FolderWatch
-    devices: tuple[Device, ...]
+    machine: Machine
     reserve_bytes: int
 
     keeper: KeeperLink
     rooms: Rooms
     portable: bool
-    ram_bytes: int
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What the machine has."""
+        ...
+
+    @property
+    def ram_bytes(self) -> int:
+        """Of the machine, within its limits."""
+        ...
 
     sessions: dict[str, Kernel]
     ended_sessions: dict[str, asyncio.Event]

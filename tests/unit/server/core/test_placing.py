@@ -43,7 +43,8 @@ def test_a_job_waits_for_busy_devices_and_says_why(world):
     world.join(slots=4, gpus=2)
     world.submit(gpus=2)
     [reason] = world.view(world.submit(gpus=1).id).reasons
-    assert (reason.code, reason.text) == ("devices_busy", "needs 1 free cuda device, 0 free now")
+    assert (reason.code, reason.wanted, reason.found) == ("devices_busy", 1, 0)
+    assert reason.text.startswith("needs 1 free cuda device, 0 free now")
 
 
 def test_one_class_that_waits_does_not_hold_up_another(world):
@@ -60,7 +61,7 @@ def test_a_job_that_no_worker_could_take_is_rejected_with_every_reason(world):
     assert view.state is State.REJECTED
     assert {reason.worker: reason.text for reason in view.reasons} == {
         "small": "needs 2 usable cuda devices, worker has 1",
-        "none": "needs 2 usable cuda devices, worker has 0",
+        "none": "needs 2 usable cuda devices, worker has 0 (CPU only)",
     }
     assert not any(reason.temporary for reason in view.reasons)
     assert world.plane.idle()

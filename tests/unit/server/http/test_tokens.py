@@ -35,6 +35,7 @@ from gpulayer.protocol.messages import (
 )
 from gpulayer.protocol.types import PROTOCOL_VERSION, CommandSpec, Inventory, JobSpec
 from gpulayer_server.auth import Token
+from gpulayer_server.core.state import Limits
 from gpulayer_server.http.app import routes
 from gpulayer_server.http.base import MAY, Handler
 from gpulayer_server.store.database import StoreError
@@ -332,6 +333,40 @@ def test_workers_stay_when_their_join_token_is_revoked_unless_said_otherwise(
     worker.until_closed()
 
 
+# ---------------------------------------------------------------- limits
+
+
+def test_a_token_limits_what_its_owner_holds_at_once(plane: Any) -> None:
+    answer = made(plane, role="submitter", name="ana", max_running=2, max_devices=0)
+    assert (answer["max_running"], answer["max_devices"]) == (2, 0)
+    shown = listed(plane, "ana")
+    assert (shown["max_running"], shown["max_devices"]) == (2, 0)
+    assert plane.do(lambda: plane.service.shell.plane.limits) == {"ana": Limits(max_running=2, max_devices=0)}
+    made(plane, role="submitter", name="bob")
+    assert (listed(plane, "bob")["max_running"], listed(plane, "bob")["max_devices"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"role": "reader", "name": "r", "max_running": 1},
+        {"role": "join", "name": "j", "max_devices": 1},
+        {"role": "submitter", "max_running": 1},
+    ],
+)
+def test_limits_are_of_somebody_who_submits(plane: Any, body: dict[str, Any]) -> None:
+    answer = plane.request("POST", "/v1/tokens", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    assert "max_running and max_devices" in answer.json()["title"]
+
+
+@pytest.mark.parametrize("wrong", [{"max_running": 0}, {"max_devices": -1}, {"max_running": "2"}])
+def test_a_limit_is_a_number(plane: Any, wrong: dict[str, Any]) -> None:
+    answer = plane.request("POST", "/v1/tokens", json={"role": "submitter", "name": "ana"} | wrong)
+    assert answer.status_code == 400
+    assert f"$.{next(iter(wrong))}" in answer.json()["detail"]
+
+
 # ---------------------------------------------------------------- who may do what
 
 PATHS = [
@@ -339,7 +374,8 @@ PATHS = [
     "/v1/jobs/j1/stream", "/v1/jobs/j1/events", "/v1/workers", "/v1/sessions", "/v1/sessions/s", "/v1/tokens",
     "/v1/tokens/t-1", "/v1/join", "/v1/listen", "/v1/openapi.json", "/v1/loop", "/metrics",
     "/v1/jobs/batch", "/v1/jobs/states", "/v1/jobs/j1/tasks", "/v1/jobs/j1/attempts", "/v1/jobs/j1/outputs",
-    "/v1/jobs/j1/logs", f"/v1/uploads/{DIGEST}", "/v1/jobs/", "/v1/jobs/batch/cancel/x", "/v1/bundles",
+    "/v1/explain", "/v1/explain/", "/v1/jobs/j1/logs", f"/v1/uploads/{DIGEST}", "/v1/jobs/",
+    "/v1/jobs/batch/cancel/x", "/v1/bundles",
     "/v1/blobs", "/v1/blobs/fetch", f"/v1/blobs/{DIGEST}",
     "/", "/v1", "/v1/nothing", "/v1/joins", "/v1/join/", "/v1/workers/", "/v1/blobsy", "/v1/health/x", "/x/v1/health",
 ]  # fmt: skip
@@ -349,7 +385,7 @@ JOBS_READ |= {f"/v1/jobs/j1/{each}" for each in ("cancel", "stream", "events", "
 BLOB = f"/v1/blobs/{DIGEST}"
 READS = {("GET", path) for path in JOBS_READ}
 READS |= {("GET", f"/v1/{each}") for each in ("health", "openapi.json", "workers", "watch", "sessions")}
-READS |= {("GET", BLOB), ("POST", "/v1/jobs/states"), ("POST", "/v1/blobs/fetch")}
+READS |= {("GET", BLOB), ("POST", "/v1/jobs/states"), ("POST", "/v1/blobs/fetch"), ("POST", "/v1/explain")}
 SUBMITS = {("POST", f"/v1/{each}") for each in ("jobs", "jobs/batch", "jobs/j1/cancel", "blobs", "bundles")}
 SUBMITS |= {("GET", f"/v1/uploads/{DIGEST}"), ("PATCH", f"/v1/uploads/{DIGEST}")}
 SUBMITS |= {("DELETE", "/v1/sessions/s"), ("GET", "/v1/client")}

@@ -1,66 +1,25 @@
-"""Who can take a job, who takes it, and every reason why not."""
+"""Who can take a job, who takes it, and every reason why not: of one machine and of all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from gpulayer.protocol.types import Device, Inventory, Requirements, Sample
-from gpulayer_server.scheduling.match import busy, choose_devices, explain, has_room, pick, soonest, unmet
+from gpulayer.protocol.types import Requirements
+from gpulayer_server.scheduling.match import (
+    busy,
+    choose_devices,
+    explain,
+    fits,
+    has_room,
+    pick,
+    shape,
+    slotless,
+    soonest,
+    unmet,
+)
+from tests.support.boxes import Box, box, card, cards, torch
 
 ANY = Requirements()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """A worker."""
-
-    id: str
-    name: str
-    inventory: Inventory
-    slots: int
-    slots_free: int
-    devices_free: tuple[Device, ...]
-    reachable: bool
-    full: str
-    room_ahead: int = 0
-    vram_left: Mapping[str, int] = field(default_factory=dict[str, int])
-    ram_left_bytes: int = 1
-    cpu_left: float = 1.0
-    sample: Sample | None = None
-
-
-def gpus(name: str, count: int, kind: str = "cuda") -> tuple[Device, ...]:
-    return tuple(Device(uuid=f"{name}{i}", kind=kind, index=i) for i in range(count))
-
-
-def box(
-    name: str = "box",
-    *,
-    has: int = 0,
-    free: int | None = None,
-    slots: int = 2,
-    slots_free: int | None = None,
-    reachable: bool = True,
-    problems: tuple[str, ...] = (),
-    full: str = "",
-) -> Box:
-    devices = gpus(name, has)
-    return Box(
-        id=f"id-{name}",
-        name=name,
-        inventory=Inventory(
-            host=name, os="linux", arch="x", cpu_cores=1, ram_bytes=1, python="3", devices=devices, problems=problems
-        ),
-        slots=slots,
-        slots_free=slots if slots_free is None else slots_free,
-        devices_free=devices if free is None else devices[:free],
-        reachable=reachable,
-        full=full,
-    )
 
 
 def cuda(count: int = 1) -> Requirements:
@@ -68,37 +27,32 @@ def cuda(count: int = 1) -> Requirements:
 
 
 def test_a_worker_that_fits_has_no_reason():
-    assert unmet(cuda(2), box(has=2)) == []
-    assert busy(cuda(2), box(has=2)) == []
+    assert unmet(cuda(2), box(*cards(2))) == []
+    assert busy(cuda(2), box(*cards(2))) == []
 
 
 def test_cpu_and_none_fit_any_worker():
     for accelerator in (None, "cpu"):
         assert unmet(Requirements(accelerator=accelerator), box()) == []
-
-
-def test_a_kind_without_a_count_needs_one_device():
-    [reason] = unmet(Requirements(accelerator="cuda"), box())
-    assert reason.text == "needs 1 usable cuda device, worker has 0"
-
-
-def test_devices_of_another_kind_do_not_count():
-    assert [reason.code for reason in unmet(Requirements(accelerator="mps"), box(has=4))] == ["device_count"]
+        assert fits(Requirements(accelerator=accelerator), box())
 
 
 def test_every_unmet_constraint_is_told():
-    reasons = unmet(Requirements(accelerator="cuda", worker="other"), box(slots=0))
-    assert [reason.code for reason in reasons] == ["worker_name", "slots", "device_count"]
+    asked = Requirements(accelerator="cuda", worker="other", python=">=3.12", labels=("team=vision",))
+    reasons = unmet(asked, box(slots=0))
+    assert [reason.code for reason in reasons] == ["worker_name", "slots", "python", "label", "device_kind"]
     assert not any(reason.temporary for reason in reasons)
+    assert {reason.worker for reason in reasons} == {"gpu-box-1"}
 
 
-def test_what_is_wrong_with_a_machine_stands_in_the_reason():
-    [reason] = unmet(cuda(), box(problems=("NVML failed",)))
-    assert reason.text.endswith("worker has 0 (NVML failed)")
+def test_a_worker_without_slots_says_what_to_do():
+    [reason] = unmet(ANY, box(slots=0))
+    assert (reason.code, reason.text, reason.wanted, reason.found) == ("slots", "offers no slots", 1, 0)
+    assert reason.remedy == "start the worker of gpu-box-1 with --slots 1 or more"
 
 
 def test_every_temporary_hindrance_is_told():
-    reasons = busy(cuda(2), box(has=2, free=1, slots_free=0, reachable=False))
+    reasons = busy(cuda(2), box(*cards(2), free=cards(1), slots_free=0, reachable=False))
     assert [(reason.code, reason.temporary) for reason in reasons] == [
         ("out_of_reach", True),
         ("slots", True),
@@ -112,76 +66,163 @@ def test_pick_takes_nobody_where_nobody_can():
 
 
 def test_pick_strands_as_few_devices_as_possible():
-    chosen = pick(ANY, [box("gpu", has=4, slots=9), box("cpu")])
+    chosen = pick(ANY, [box(*cards(4), name="gpu", slots=9), box(name="cpu")])
     assert chosen is not None
     assert chosen.name == "cpu"
 
 
 def test_pick_takes_the_most_room_then_the_first_name():
-    few, many = box("a", slots_free=1), box("b", slots_free=2)
+    few, many = box(name="a", slots_free=1), box(name="b", slots_free=2)
     assert pick(ANY, [few, many]) == many
-    assert pick(ANY, [box("b"), box("a")]) == box("a")
-    assert pick(cuda(), [box("b", has=1), box("a", has=8, slots_free=1)]) == box("b", has=1)
+    assert pick(ANY, [box(name="b"), box(name="a")]) == box(name="a")
+    assert pick(cuda(), [box(card(), name="b"), box(*cards(8), name="a", slots_free=1)]) == box(card(), name="b")
 
 
 def test_devices_are_taken_in_the_inventorys_order():
-    mixed = (*gpus("m", 1, "mps"), *gpus("c", 3))
-    assert [device.uuid for device in choose_devices(cuda(2), mixed)] == ["c0", "c1"]
+    mixed = (card(7, kind="mps"), *cards(3))
+    assert [device.uuid for device in choose_devices(cuda(2), mixed)] == ["GPU-0", "GPU-1"]
     assert choose_devices(ANY, mixed) == ()
 
 
+def test_a_worker_lacks_only_a_slot():
+    full, held, lacking = box(name="a", slots_free=0), box(name="b"), box(card(), name="c", slots_free=0)
+    assert slotless(ANY, [full, held, lacking]) == ["id-a", "id-c"]
+    assert slotless(cuda(), [replace(lacking, devices_free=()), lacking]) == ["id-c"]
+
+
+# ---------------------------------------------------------------- of all workers
+
+
+def lines(requirements: Requirements, *boxes: Box) -> list[tuple[str, str]]:
+    return [(reason.worker, reason.text) for reason in explain(requirements, boxes)]
+
+
+def test_every_worker_has_its_line():
+    asked = Requirements(accelerator="cuda", devices=2, frameworks=("torch", "jax"))
+    jax = torch("0.9.0", name="jax")
+    driver = torch(
+        "2.13.0+cu130",
+        works=("cpu",),
+        built_for="13.0",
+        problems={"cuda": "CUDA driver version is insufficient (driver 12.2, torch built for 13.0)"},
+    )
+    assert lines(
+        asked,
+        box(card(), frameworks=(torch(), jax)),
+        box(*cards(2), name="mac-studio", frameworks=(torch(),)),
+        box(*cards(2), name="laptop", frameworks=(driver, jax)),
+        box(*cards(2), name="gpu-box-2", frameworks=(torch(), jax)),
+    ) == [
+        ("gpu-box-1", "needs 2 usable cuda devices, worker has 1"),
+        ("mac-studio", "framework 'jax' not installed"),
+        (
+            "laptop",
+            "torch on this worker cannot use CUDA: "
+            "CUDA driver version is insufficient (driver 12.2, torch built for 13.0)",
+        ),
+    ]
+
+
 def test_explain_names_every_worker_and_the_permanent_reason_first_asked():
-    reasons = explain(cuda(), [box("none", slots_free=0), box("busy", has=1, free=0)])
+    reasons = explain(cuda(), [box(name="none", slots_free=0), box(card(), name="busy", free=())])
     assert [(reason.worker, reason.code, reason.temporary) for reason in reasons] == [
-        ("none", "device_count", False),
+        ("none", "device_kind", False),
         ("busy", "devices_busy", True),
     ]
 
 
 def test_explain_without_a_worker_says_what_to_do():
-    [reason] = explain(ANY, [])
+    [reason] = explain(Requirements(nodes=2), [])
     assert (reason.code, reason.temporary) == ("no_worker", True)
+    assert reason.text == "no worker is connected; `gpulayer up` prints the line with which a machine joins"
+    assert reason.remedy == "add a machine: `gpulayer up` prints the line with which a machine joins"
 
 
 def test_explain_of_an_unknown_name_gives_the_nearest_ones():
-    workers = [box("train-1"), box("zebra")]
-    first = explain(Requirements(worker="trian-1"), workers)[0]
-    assert first.text == "no worker is named 'trian-1'; did you mean train-1?"
-    assert explain(Requirements(worker="q"), workers)[0].text == "no worker is named 'q'"
+    first, *others = explain(Requirements(worker="boxx"), [box(name="boxb"), box(name="boxa"), box(name="zebra")])
+    assert (first.code, first.text) == ("worker_unknown", "no worker is named 'boxx'; did you mean boxb or boxa?")
+    assert (first.wanted, first.found, first.remedy) == ("boxx", "boxb, boxa", "ask for worker boxb or boxa")
+    assert [(reason.worker, reason.text) for reason in others] == [
+        ("boxb", "is not 'boxx'"),
+        ("boxa", "is not 'boxx'"),
+        ("zebra", "is not 'boxx'"),
+    ]
+    assert explain(Requirements(worker="q"), [box()])[0].text == "no worker is named 'q'"
+
+
+def test_of_a_worker_that_was_not_asked_for_only_its_name_is_told():
+    asked = Requirements(accelerator="cuda", worker="boxb")
+    assert lines(asked, box(name="boxa"), box(name="boxb")) == [
+        ("boxa", "is not 'boxb'"),
+        ("boxb", "needs 1 usable cuda device, worker has 0 (CPU only)"),
+    ]
+
+
+def test_too_few_machines_are_told_and_each_of_them_has_its_line():
+    reasons = explain(Requirements(accelerator="cuda", nodes=3), [box(card(), name="a"), box(name="b")])
+    assert [(reason.worker, reason.code, reason.text, reason.temporary) for reason in reasons] == [
+        ("", "nodes", "needs 3 machines at once, 1 could take it", False),
+        ("a", "nodes", "could take its part of 3 machines, and waits for 2 more machines", False),
+        ("b", "device_kind", "needs 1 usable cuda device, worker has 0 (CPU only)", False),
+    ]
+    assert reasons[0].remedy.startswith("add 2 more machines that could take it, or ask for fewer nodes")
+
+
+def test_machines_that_could_take_their_part_wait_for_the_others():
+    reasons = explain(Requirements(nodes=2), [box(name="a"), box(name="b", slots_free=0)])
+    assert [(reason.worker, reason.code, reason.text, reason.temporary) for reason in reasons] == [
+        ("", "nodes", "needs 2 machines at once, 1 has room now", True),
+        ("a", "nodes", "could take its part of 2 machines, and waits for 1 more machine", True),
+        ("b", "slots", "all 2 slots busy", True),
+    ]
+    assert explain(Requirements(nodes=2), [box(name="a"), box(name="b"), box(name="c")]) == ()
 
 
 def test_a_worker_that_takes_no_more_says_why_and_is_passed_over():
-    full = box("full", full="its disk has 0.4 GB left")
+    full = box(name="full", full="its disk has 0.4 GB left")
     [reason] = busy(ANY, full)
     assert (reason.code, reason.text, reason.temporary) == ("disk", "its disk has 0.4 GB left", True)
     assert pick(ANY, [full]) is None
-    assert pick(ANY, [full, box("other")]) == box("other")
-
-
-boxes = st.builds(
-    box,
-    has=st.integers(0, 2),
-    free=st.none() | st.integers(0, 2),
-    slots=st.integers(0, 2),
-    slots_free=st.none() | st.integers(0, 2),
-    reachable=st.booleans(),
-    full=st.sampled_from(["", "full"]),
-)
-
-
-@given(boxes, st.sampled_from([ANY, cuda(), cuda(2)]))
-def test_a_worker_is_taken_when_nothing_keeps_it_busy(worker: Box, requirements: Requirements):
-    free = not busy(requirements, worker)
-    assert (has_room(requirements, worker) and worker.reachable) == free
-    assert (pick(requirements, [worker]) is worker) == (free and not unmet(requirements, worker))
+    assert pick(ANY, [full, box(name="other")]) == box(name="other")
 
 
 def test_the_one_with_the_most_room_ahead_takes_what_no_slot_is_free_for() -> None:
-    boxes = [replace(box(name, slots_free=0), room_ahead=room) for name, room in (("a", 3), ("b", 7), ("c", 0))]
+    boxes = [box(name=name, slots_free=0, room_ahead=room) for name, room in (("a", 3), ("b", 7), ("c", 0))]
     chosen = soonest(boxes)
     assert chosen is not None
     assert chosen.name == "b"
 
 
 def test_nobody_takes_ahead_who_did_not_say_so_or_is_full() -> None:
-    assert soonest([box("a", slots_free=0), replace(box("b", full="disk low"), room_ahead=9)]) is None
+    assert soonest([box(name="a", slots_free=0), box(name="b", full="disk low", room_ahead=9)]) is None
+
+
+# ---------------------------------------------------------------- shapes
+
+
+def test_machines_that_differ_in_name_and_uuids_are_of_one_shape():
+    one = box(card(0), card(1), name="a", frameworks=(torch(devices=("GPU-0", "GPU-1")),))
+    other = box(card(8), card(9), name="b", frameworks=(torch(devices=("GPU-8", "GPU-9")),), slots_free=0)
+    assert shape(one) == shape(other)
+    assert hash(shape(one)) == hash(shape(other))
+
+
+def test_machines_that_differ_in_what_is_asked_for_are_not():
+    plain = box(card(), frameworks=(torch(devices=("GPU-0",)),))
+    others = [
+        box(card(sick="Xid 79"), frameworks=(torch(devices=("GPU-0",)),)),
+        box(card(vram_bytes=1), frameworks=(torch(devices=("GPU-0",)),)),
+        box(card(), frameworks=(torch(devices=("GPU-7",)),)),
+        box(card(), frameworks=(torch("2.0", devices=("GPU-0",)),)),
+        box(card(), frameworks=(torch(devices=("GPU-0",)),), probing=("torch",)),
+        box(card(), frameworks=(torch(devices=("GPU-0",)),), labels={"team": "vision"}),
+        box(card(), frameworks=(torch(devices=("GPU-0",)),), slots=0),
+        box(card(), frameworks=(torch(devices=("GPU-0",)),), python="3.12.1"),
+    ]
+    assert len({shape(plain), *map(shape, others)}) == 1 + len(others)
+
+
+def test_has_room_looks_at_slots_and_the_disk():
+    assert has_room(ANY, box())
+    assert not has_room(ANY, box(slots_free=0))
+    assert not has_room(ANY, box(full="disk low"))

@@ -25,6 +25,8 @@ WHOLE = Token(
     worker_id="w1",
     issued_by="t-0",
     revoked_at=4.0,
+    max_running=5,
+    max_devices=6,
 )
 BARE = Token(id="t-0", name="n", role="worker", sha256=sha256("y"), created_at=0.5)
 

@@ -63,6 +63,7 @@ class Host:
         self.portable = False
         self.ram_bytes = 16 << 30
         self.devices: tuple[Device, ...] = ()
+        self.machine: Any = SimpleNamespace(use=None)  # no test here lives long enough to measure
         self.events: list[link.Event] = []
         self.reports: list[link.Event] = []
         self.faults: list[Exception] = []

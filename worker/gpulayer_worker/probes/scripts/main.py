@@ -34,6 +34,13 @@ def main() -> None:
 def _end_with_parent(longest_s: int) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(longest_s)  # also where a framework hangs with the interpreter's lock held
+    if sys.platform == "linux":
+        try:
+            import ctypes
+
+            ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
+        except (ImportError, OSError, AttributeError):
+            pass  # the thread below does it too, only later
     threading.Thread(target=_watch, daemon=True).start()
 
 
