@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
-
-from gpulayer.machines import device_figures, flowing, foreign, host_line, place
+from gpulayer.machines import device_figures, foreign, host_line, place
 from gpulayer.protocol.types import Device, DeviceSample, Framework, Inventory, Link, Sample
-from gpulayer.tables import Column, Row, table
-from gpulayer.words import device_name, visible
+from gpulayer.tables import Column, Row, flowing, table, wrapped
+from gpulayer.words import device_name
 
 _WIDTH = 100
 _MOST_LINKED = 16  # devices: a larger matrix is wider than a terminal
@@ -35,7 +33,7 @@ def detected_lines(inventory: Inventory, sample: Sample, width: int = _WIDTH) ->
         *(f"{key}={value}" for key, value in sorted(inventory.labels.items())),
     )
     head = f"{inventory.host} · {' · '.join(filter(None, facts))}"
-    lines = [*flowing(head, width, ""), *flowing(host_line(inventory, sample), width, "  ")]
+    lines = [*flowing(head, width, below="  "), *flowing(host_line(inventory, sample), width, "  ", "    ")]
     for title, body in (
         ("devices", _devices(inventory, sample, width - 2)),
         ("links", _links(inventory)),
@@ -95,7 +93,7 @@ def _links(inventory: Inventory) -> list[str]:
     columns = (Column(), *(Column(title=name, right=True) for name in names))
     kinds = {link.kind for link in inventory.links}
     meant = "; ".join(f"{kind or '?'}: {text}" for kind, text in LINKS.items() if kind in kinds)
-    return [*table(columns, rows), *textwrap.wrap(meant, _WIDTH - 2, break_on_hyphens=False)]
+    return [*table(columns, rows), *wrapped(meant, _WIDTH - 2)]
 
 
 def _link(link: Link | None) -> str:
@@ -134,7 +132,4 @@ def _whys(framework: Framework) -> tuple[str, ...]:
 
 
 def _problems(inventory: Inventory, width: int) -> list[str]:
-    lines: list[str] = []
-    for problem in inventory.problems:
-        lines += textwrap.wrap(visible(" ".join(problem.split())), width, initial_indent="! ", subsequent_indent="  ")
-    return lines
+    return [line for problem in inventory.problems for line in wrapped(problem, width, "! ", "  ")]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from gpulayer.protocol.types import Explanation, JobView, Placement, Reason
-from gpulayer.tables import cut, letters
+from gpulayer.tables import cut, letters, wrapped
 from gpulayer.words import device_name, visible
 
 ELIGIBLE = "eligible"
@@ -15,6 +14,7 @@ _WIDTH = 100
 _NAME_LETTERS = 32
 _ALL_ROWS = 12  # of more workers those with the same reasons share a row
 _NAMED = 2  # of these
+_NARROWEST = 20
 
 
 def explanation_lines(explanation: Explanation, width: int = _WIDTH) -> list[str]:
@@ -68,7 +68,7 @@ def _rows(by_worker: dict[str, list[str]], width: int) -> list[str]:
     names = max((letters(name) for name, _ in shown), default=0)
     lines: list[str] = []
     for text in nobodys:
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        lines += wrapped(text, width, "  ", "    ")
     for name, texts in shown:
         lines += _row(name, names, texts, width)
     return lines
@@ -77,15 +77,9 @@ def _rows(by_worker: dict[str, list[str]], width: int) -> list[str]:
 def _row(name: str, names: int, texts: Sequence[str], width: int) -> list[str]:
     """The name beside the first line of its reasons, the others below that."""
     margin = names + 4
-    wrapped = [
-        line
-        for text in texts
-        for line in textwrap.wrap(
-            text, max(20, width - margin), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
-    ]
-    first = f"  {name}{' ' * (names - letters(name))}  {wrapped[0] if wrapped else ''}".rstrip()
-    return [first, *(" " * margin + line for line in wrapped[1:])]
+    said = [line for text in texts for line in wrapped(text, max(_NARROWEST, width - margin), below="  ")]
+    first = f"  {name}{' ' * (names - letters(name))}  {said[0] if said else ''}".rstrip()
+    return [first, *(" " * margin + line for line in said[1:])]
 
 
 def _together(by_worker: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
@@ -104,5 +98,4 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _nearest(nearest: str, width: int) -> list[str]:
-    said = visible(" ".join(nearest.split()))
-    return textwrap.wrap(f"nearest: {said}", width, subsequent_indent=" " * 9, break_on_hyphens=False) if said else []
+    return wrapped(f"nearest: {nearest}", width, below=" " * 9) if nearest else []

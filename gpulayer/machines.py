@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from gpulayer.protocol.types import Device, DeviceSample, Framework, Holder, Inventory, Sample, WorkerView
-from gpulayer.tables import Column, Row, table
-from gpulayer.words import ago, device_name, of_size, percent, roughly, size, visible, whole_size
+from gpulayer.tables import Column, Row, flowing, table, wrapped
+from gpulayer.words import ago, device_name, of_size, percent, roughly, size, whole_size
 
 _WIDTH = 100
 _MARGIN = "    "
-_HELD = "\u00a0"  # no line ends there
+_BELOW = "      "
 _NO_SAMPLE = Sample()
 
 
@@ -25,12 +24,14 @@ def machine_lines(workers: Sequence[WorkerView], now: float, width: int = _WIDTH
 
 def _machine(worker: WorkerView, now: float, width: int) -> list[str]:
     inventory, sample = worker.inventory, worker.sample or _NO_SAMPLE
-    lines = flowing(_headline(worker, now), width, margin="")
+    lines = flowing(_headline(worker, now), width, below=_MARGIN)
     lines += [_MARGIN + line for line in _devices(worker, sample, now, width - len(_MARGIN))]
-    lines += flowing(frameworks_line(inventory), width)
-    lines += flowing(host_line(inventory, sample, worker.ram_declared_bytes, worker.cpu_declared), width)
+    lines += flowing(frameworks_line(inventory), width, _MARGIN, _BELOW)
+    lines += flowing(
+        host_line(inventory, sample, worker.ram_declared_bytes, worker.cpu_declared), width, _MARGIN, _BELOW
+    )
     for problem in (*inventory.problems, *framework_problems(inventory), *worker.notes):
-        lines += _wrapped(f"! {problem}", width)
+        lines += wrapped(f"! {problem}", width, _MARGIN, _BELOW)
     return lines
 
 
@@ -161,19 +162,3 @@ def host_line(inventory: Inventory, sample: Sample, ram_declared: int = 0, cpu_d
     flows = ((sample.received_bps, "↓"), (sample.sent_bps, "↑"))
     net = " ".join(f"{sign} {size(flow)}/s" for flow, sign in flows if flow is not None)
     return " · ".join(filter(None, (busy, ram, disk, f"net {net}" if net else "")))
-
-
-def flowing(text: str, width: int, margin: str = _MARGIN) -> list[str]:
-    """Facts with points between them, as lines that end between two facts."""
-    held = visible(" ".join(text.split())).replace(" ", _HELD).replace(f"{_HELD}·{_HELD}", f"{_HELD}· ")
-    lines = textwrap.wrap(held, width, initial_indent=margin, subsequent_indent=f"{margin}  ", break_on_hyphens=False)
-    return [line.replace(_HELD, " ").rstrip() for line in lines]
-
-
-def _wrapped(text: str, width: int, margin: str = _MARGIN) -> list[str]:
-    said = visible(" ".join(text.split()))
-    return (
-        textwrap.wrap(said, width, initial_indent=margin, subsequent_indent=f"{margin}  ", break_on_hyphens=False)
-        if said
-        else []
-    )

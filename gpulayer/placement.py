@@ -25,7 +25,7 @@ FRAMEWORKS = ("torch", "jax", "cupy", "mlx", "tensorflow")
 """Those that workers try out."""
 
 SYSTEMS = ("linux", "darwin")
-ARCHITECTURES = ("x86_64", "arm64", "armv7l", "i686", "ppc64le", "riscv64", "s390x")
+ARCHITECTURES = ("x86_64", "arm64", "ppc64le", "riscv64")
 
 _ALSO = {"macos": "darwin", "mac": "darwin", "osx": "darwin", "amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}
 _MEANT = {"pytorch": "torch", "tf": "tensorflow", "cuda-python": "cupy"}

@@ -27,6 +27,7 @@ from gpulayer.words import (
 
 WIDTH = 80
 _GAP = "  "
+_HELD = "\u00a0"  # a blank at which no line ends
 _NARROWEST = 10  # of a column that is cut
 _DEVICE_LETTERS = 30
 _REASONS = 3  # machines that are named below a job
@@ -91,9 +92,21 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int = WIDTH) ->
     for row in rows:
         lines.append(_line(columns, widths, row.cells))
         for text in row.below:
-            said = visible(" ".join(text.split()))
-            lines += textwrap.wrap(said, width, initial_indent=_GAP * 2, subsequent_indent=_GAP * 3)
+            lines += wrapped(text, width, _GAP * 2, _GAP * 3)
     return lines
+
+
+def wrapped(text: str, width: int, margin: str = "", below: str = "") -> list[str]:
+    """A text as lines of at most `width` columns: the first behind `margin`, the others behind `below`; [] for none."""
+    said = visible(" ".join(text.split()))
+    return textwrap.wrap(said, width, initial_indent=margin, subsequent_indent=below, break_on_hyphens=False)
+
+
+def flowing(text: str, width: int, margin: str = "", below: str = "") -> list[str]:
+    """The same of facts with points between them: each line ends between two facts."""
+    held = " ".join(text.split()).replace(" ", _HELD).replace(f"{_HELD}·{_HELD}", f"{_HELD}· ")
+    lines = textwrap.wrap(visible(held), width, initial_indent=margin, subsequent_indent=below, break_on_hyphens=False)
+    return [line.replace(_HELD, " ").rstrip() for line in lines]
 
 
 def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:

@@ -79,6 +79,8 @@ def _with_enough(machine: Inventory, asked: Requirements, wanted: int, found: in
 
 
 def _with_devices(machine: Inventory, asked: Requirements, count: int) -> Inventory:
+    if not count:
+        return machine
     new = tuple(
         Device(
             uuid=f"new-{len(machine.devices) + n}",
@@ -91,8 +93,12 @@ def _with_devices(machine: Inventory, asked: Requirements, count: int) -> Invent
         )
         for n in range(count)
     )
+    first = not any(device.kind == asked.device_kind for device in machine.devices)
     names = [Requirement(text).name for text in asked.frameworks]
-    frameworks = [_works(each, asked, new) if each.name in names else each for each in machine.frameworks]
+    frameworks = [
+        _works(each, asked, new) if each.name in names and (first or asked.device_kind in each.works) else each
+        for each in machine.frameworks
+    ]
     return changed(machine, devices=machine.devices + new, frameworks=tuple(frameworks))
 
 

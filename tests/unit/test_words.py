@@ -12,7 +12,11 @@ from gpulayer.words import (
     failure,
     limit,
     near_words,
+    needs,
+    of_size,
     ordinal,
+    peak,
+    percent,
     progress_of,
     roughly,
     size,
@@ -233,6 +237,77 @@ def test_what_was_held_back_is_not_called_impossible() -> None:
     after = Reason(worker="", code="after", text="it was to run after a81c had succeeded")
     assert status_line(JobView(id="k3f9", state=State.REJECTED, reasons=(after,)), 0.0) == "✗ not started · job k3f9"
     assert status_line(JobView(id="k3f9", state=State.REJECTED), 0.0) == "✗ no eligible worker · job k3f9"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (18.2e9, 24e9, "18.2 of 24 GB"),
+        (0.4e9, 24e9, "0.4 of 24 GB"),
+        (None, 24e9, "24 GB"),
+        (400e6, None, "400 MB"),
+        (None, None, ""),
+        (0, 0, "0 B"),
+    ],
+)
+def test_a_part_of_a_size(part: float | None, whole: float | None, text: str) -> None:
+    assert of_size(part, whole) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0, "0%"), (0.974, "97%"), (1.2, "100%"), (-1.0, "0%")])
+def test_shares(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("memories", "outcome", "text"),
+    [
+        ([24_000_000_000], {"peak_device_bytes": 6_200_000_000, "peak_rss_bytes": 1}, "6.2 GB of 24 GB"),
+        ([24_000_000_000] * 2, {"peak_device_bytes": 40_000_000_000}, "40.0 GB of 48 GB"),
+        ([24_000_000_000, None], {"peak_device_bytes": 6_200_000_000}, "6.2 GB"),
+        ([], {"peak_device_bytes": 6_200_000_000}, "6.2 GB"),
+        ([24_000_000_000], {"peak_rss_bytes": 300_000_000}, "300.0 MB"),
+        ([24_000_000_000], {}, ""),
+    ],
+)
+def test_what_a_job_held_at_most(memories: list[int | None], outcome: dict[str, int], text: str) -> None:
+    devices = tuple(Device(uuid=f"u{n}", kind="cuda", index=n, vram_bytes=each) for n, each in enumerate(memories))
+    ended = job(
+        State.SUCCEEDED,
+        started_at=1.0,
+        ended_at=2.0,
+        devices=devices,
+        outcome=Outcome(state=State.SUCCEEDED, **outcome),  # type: ignore[arg-type]
+    )
+    assert peak(ended) == text
+    assert status_line(ended, 0.0) == f"✓ done on box in 1.0 s{f' · peak {text}' if text else ''} · job k3f9"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "text"),
+    [
+        (Requirements(), ""),
+        (Requirements(accelerator="cuda", devices=2, worker="box"), "2 cuda · on box"),
+        (
+            Requirements(accelerator="cuda", min_vram_bytes=40 * 10**9, device_names=("A100*", "H100*")),
+            "cuda, with 40 GB · A100* or H100*",
+        ),
+        (Requirements(accelerator="cuda", devices=2, min_vram_bytes=40 * 10**9), "2 cuda, each with 40 GB"),
+        (Requirements(accelerator="cuda", vram_share_bytes=8 * 10**9), "cuda, 8 GB of it"),
+        (Requirements(frameworks=("torch>=2.4",), python=">=3.11", cpu_cores=1), "torch>=2.4 · python>=3.11 · 1 core"),
+        (
+            Requirements(nodes=4, locality="spread", ram_bytes=64 * 10**9, cpu_cores=0.5, labels=("team=vision",)),
+            "4 machines (spread) · 64 GB RAM · 0.5 cores · team=vision",
+        ),
+        (
+            Requirements(accelerator="cuda", min_capability="8.0", min_driver="535.104", bind_cpus=True),
+            "cuda · capability 8.0 · driver 535.104 · bound to near cores",
+        ),
+        (Requirements(os="linux", arch="arm64", nodes=2), "2 machines · linux · arm64"),
+    ],
+)
+def test_what_a_job_needs(requirements: Requirements, text: str) -> None:
+    assert needs(requirements) == text
 
 
 def test_near_words() -> None:

@@ -98,10 +98,10 @@ class Agent:
         self.machine = Machine(
             options,
             self.layout,
+            os.environ,
             changed=lambda inventory: self.emit(link.MachineChanged(inventory=inventory)),
             measured=lambda sample: self.emit(link.Measured(sample=sample)),
             held=self._held_devices,
-            environ=os.environ,
             prober=Probes(options.python, options.data, busy=self._held_devices),
         )
         self._done: asyncio.Future[int]

@@ -38,7 +38,8 @@ _FIRST_AGAIN_S, _LAST_AGAIN_S = 15.0, 600.0  # between tries of an NVML that fai
 _HEALTH_EVERY = 10  # samples
 _SENT_AT_LEAST_S = 10.0
 
-_NVML_FAILED = "NVIDIA devices present, NVML failed"
+
+_UNKNOWN = Inventory(host="", os="", arch="", cpu_cores=1, ram_bytes=0, python="")
 
 
 class _Uses(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +56,10 @@ class Machine:
     Arguments:
         options: the agent's.
         layout: the worker's folder.
-        changed: is told each inventory that differs from the one before.
+        environ: the agent's environment.
+        changed: is told each inventory that differs from the one before, after `open`.
         measured: is told each sample that is worth a message.
         held: UUIDs of the devices that attempts hold.
-        environ: the agent's environment.
         prober: probes frameworks; None: nothing does.
         guard: asks NVML.
     """
@@ -67,11 +68,11 @@ class Machine:
         self,
         options: Options,
         layout: Layout,
-        *,
-        changed: Callable[[Inventory], None],
-        measured: Callable[[Sample], None],
-        held: Callable[[], Collection[str]],
         environ: Mapping[str, str],
+        *,
+        changed: Callable[[Inventory], None] = lambda _: None,
+        measured: Callable[[Sample], None] = lambda _: None,
+        held: Callable[[], Collection[str]] = tuple,
         prober: Prober | None = None,
         guard: NvmlGuard | None = None,
     ):
@@ -86,13 +87,13 @@ class Machine:
         self._noted: dict[str, Any] = self._quarantine.note()
         self._tasks: set[asyncio.Task[None]] = set()
         self._place = location.told(options.region, options.zone, environ)
-        self._host: Inventory
-        self.inventory: Inventory
+        self._host = self.inventory = _UNKNOWN
         self._nvidia, self._others = Found(), Found()
-        self._nvml_problem = ""
+        self._nvml_problem = ""  # 'failed: …'
         self._ready = False  # the worker may say hello: from now on what changes is told
+        self._nvml_answered = asyncio.Event()  # for the first time, or failed
+        self._looks: list[asyncio.Task[None]] = []
         self._nvml_asked = asyncio.Event()  # NVML is to be asked for the devices anew
-        self._probed_for: object = None
         self._sampling = False
         self._samples = 0
         self._sent: Sample | None = None
@@ -106,19 +107,24 @@ class Machine:
         note = await asyncio.to_thread(self._layout.noted, self._layout.data, "quarantine")
         self._quarantine.take_up(note, time.monotonic())
         self._compose()
-        first = asyncio.Event()
-        for work in (self._watch_nvidia(first), self._find_others(), self._find_place()):
-            self._spawn(work)
+        self._spawn(self._watch_nvidia())
+        self._looks = [self._spawn(work) for work in (self._find_others(), self._find_place())]
         try:
-            await asyncio.wait_for(first.wait(), _JOIN_WAITS_S)
+            await asyncio.wait_for(self._nvml_answered.wait(), _JOIN_WAITS_S)
         except asyncio.TimeoutError:
             log.warning("NVML has not answered within %g s: its devices are told later", _JOIN_WAITS_S)
             if self._guard.present:
-                self._nvml_problem = "NVIDIA devices present, NVML has not answered yet"
+                self._nvml_problem = "has not answered yet"
         if self._prober is not None:
             known = await asyncio.to_thread(self._prober.known, self.inventory)
             self._frameworks = {framework.name: framework for framework in known}
             self._probing = await asyncio.to_thread(self._prober.names)
+        self._compose()
+
+    async def settled(self) -> None:
+        """Until everybody has answered, or let his deadline pass."""
+        await self._nvml_answered.wait()
+        await asyncio.gather(*self._looks)
         self._compose()
 
     def open(self) -> None:
@@ -141,10 +147,11 @@ class Machine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._guard.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._reaped)
+        return task
 
     def _reaped(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -156,14 +163,17 @@ class Machine:
     def _compose(self) -> None:
         """Put the inventory together, and tell it where it changed."""
         reasons = self._quarantine.reasons()
-        gone = f"{_NVML_FAILED}: {self._nvml_problem}" if self._nvml_problem and self._nvidia.devices else ""
+        silent = f"NVML {self._nvml_problem}" if self._nvml_problem else ""
         devices = [
-            replace(device, sick=device.sick or (gone if device.kind == "cuda" else "") or reasons.get(device.uuid, ""))
-            for device in (*self._nvidia.devices, *self._others.devices)
+            replace(device, sick=device.sick or silent or reasons.get(device.uuid, ""))
+            for device in self._nvidia.devices
+        ]
+        devices += [
+            replace(device, sick=device.sick or reasons.get(device.uuid, "")) for device in self._others.devices
         ]
         problems = [*self._host.problems, *self._nvidia.problems, *self._others.problems]
-        if self._nvml_problem:
-            problems.insert(0, self._nvml_problem)
+        if silent:
+            problems.insert(0, f"NVIDIA devices present, {silent}")
         inventory = replace(
             self._host,
             devices=tuple(devices),
@@ -176,10 +186,12 @@ class Machine:
             frameworks=tuple(self._frameworks.values()),
             probing=self._probing,
         )
-        before = getattr(self, "inventory", None)
-        self.inventory = inventory
+        before, self.inventory = self.inventory, inventory
         if self._ready and inventory != before:
             self._changed(inventory)
+            if self._prober is not None:
+                for uuid in {device.uuid for device in inventory.devices} - {device.uuid for device in before.devices}:
+                    self._prober.again(uuid)
 
     async def _find_others(self) -> None:
         apple = await asyncio.to_thread(apple_devices)
@@ -194,7 +206,7 @@ class Machine:
             self._place = place
             self._compose()
 
-    async def _watch_nvidia(self, first: asyncio.Event) -> None:
+    async def _watch_nvidia(self) -> None:
         """Ask NVML what there is, and again whenever that may be different; where it fails, ever more seldom."""
         pause_s = _FIRST_AGAIN_S
         while True:
@@ -204,12 +216,13 @@ class Machine:
                 self._nvidia, self._nvml_problem = self._with_lost(here), ""
             except (NvmlTrouble, msgspec.ValidationError) as error:
                 if not self._guard.present and not self._nvidia.devices:
-                    first.set()
+                    await self._guard.close()
+                    self._nvml_answered.set()
                     return  # there is none of NVIDIA's here
-                self._nvml_problem = f"{_NVML_FAILED}: {error}"
-                log.warning("%s", self._nvml_problem)
+                self._nvml_problem = f"failed: {error}"
+                log.warning("NVIDIA devices present, NVML %s", self._nvml_problem)
             self._compose()
-            first.set()
+            self._nvml_answered.set()
             if self._nvml_problem:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LAST_AGAIN_S)
@@ -241,11 +254,16 @@ class Machine:
             self._sent = None  # whoever answers next has seen none
         elif not self._sampling and self._ready:
             self._sampling = True
-            self._spawn(self._sample())
+            self._spawn(self._tell_sample())
 
-    async def _sample(self) -> None:
+    async def sample(self) -> Sample:
+        """How the machine fares now; rates are those since the last sample. Raises OSError without its folder."""
+        uses = await self._device_uses()
+        return self._sampler.take(time.monotonic(), uses)
+
+    async def _tell_sample(self) -> None:
         try:
-            sample = self._sampler.take(time.monotonic(), await self._device_uses())
+            sample = await self.sample()
         except OSError as error:
             log.warning("no sample of the machine: %s", error)
             return
@@ -291,7 +309,7 @@ class Machine:
     async def use(self, uuid: str) -> DeviceUse:
         """A device's use now. Raises `NvmlTrouble`."""
         if self._nvml_problem:
-            raise NvmlTrouble(self._nvml_problem)
+            raise NvmlTrouble(f"NVML {self._nvml_problem}")
         return msgspec.convert(await self._guard.ask({"ask": "use", "uuid": uuid}, _SAMPLE_S), DeviceUse)
 
     # ---------------------------------------------------------------- probes and sick devices

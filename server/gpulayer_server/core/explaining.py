@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpulayer.protocol.types import Explanation, JobSpec, Placement, Reason, Requirements
-from gpulayer_server.core.state import Claim, Job, Session, Task, Worker
-from gpulayer_server.scheduling import advice, gang, match, topology
+from gpulayer.protocol.types import Explanation, Placement, Reason, Requirements
+from gpulayer_server.core import waiting
+from gpulayer_server.core.state import Claim, Job, Limits, Session, Task, Worker
+from gpulayer_server.scheduling import advice, gang, match
+from gpulayer_server.scheduling.fair import Use
+from gpulayer_server.scheduling.room import Pick
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
@@ -46,16 +49,20 @@ class Why:
         session = plane.session_of.get(job.session_key) if job.session_key else None
         if session is not None:
             return (_in_session(plane, session),), ""
-        return self.of(job.spec.requirements)
+        return self.of(job.spec.requirements, job.owner)
 
-    def of(self, requirements: Requirements) -> Told:
-        """Why these requirements are not met now."""
-        if not self.known and self._now < self._plane.local_expected_until:
+    def of(self, requirements: Requirements, owner: str) -> Told:
+        """Why these requirements of an owner's job are not met now."""
+        plane = self._plane
+        if not self.known and self._now < plane.local_expected_until:
             return (_STARTING,), ""
         told = self._told.get(requirements)
         if told is None:
             reasons = match.explain(requirements, self.known, self.who)
-            told = self._told[requirements] = reasons, advice.nearest(requirements, self.known, reasons)
+            nearest = advice.nearest(requirements, self.known, reasons)
+            told = self._told[requirements] = (*reasons, *_reserved(plane, requirements, self.known)), nearest
+        if waiting.limited(plane, owner, requirements):
+            return (_over_limit(plane, owner), *told[0]), told[1]
         return told
 
     @property
@@ -91,10 +98,11 @@ def explanation(
 ) -> Explanation:
     """What would become of a job of `owner` with these requirements, if it came now."""
     why = Why(plane, now)
-    reasons, nearest = why.of(requirements)
+    reasons, nearest = why.of(requirements, owner)
     able = [worker for worker in why.known if match.fits(requirements, worker)]
-    chosen = _chosen(requirements, able)
-    waits = chosen or wait_for_worker or now < plane.local_expected_until or some_could(requirements, able)
+    chosen = [] if waiting.limited(plane, owner, requirements) else _chosen(plane, requirements)
+    enough = gang.could(requirements, able) if requirements.nodes > 1 else bool(able)
+    waits = enough or wait_for_worker or now < plane.local_expected_until
     placement = Placement.PLACED if chosen else Placement.WAITING if waits else Placement.REJECTED
     ready = [worker.name for worker in able if worker.reachable and match.has_room(requirements, worker)]
     return Explanation(
@@ -102,38 +110,22 @@ def explanation(
         eligible=(*ready, *[worker.name for worker in able if worker.name not in ready]),
         reasons=reasons,
         nearest="" if chosen else nearest,
-        chosen=tuple([worker.name for worker in chosen]),
-        devices=(topology.choose(requirements, chosen[0]) or ()) if chosen else (),
+        chosen=tuple([pick.worker.name for pick in chosen]),
+        devices=chosen[0].devices if chosen else (),
     )
 
 
-def some_could(requirements: Requirements, able: Sequence[Worker]) -> bool:
-    """Whether those who could take it, if all of them were free, are enough."""
-    return gang.could(requirements, able) if requirements.nodes > 1 else bool(able)
-
-
-def hopeless(plane: Plane, spec: JobSpec, now: float) -> tuple[Reason, ...]:
-    """Every reason why no worker could take a job; none where it waits.
-
-    A known worker counts until `lost_after_s`, one that is being started counts as known, and one that still tries out
-    a framework may find that it works.
-    """
-    if spec.wait_for_worker or now < plane.local_expected_until:
-        return ()
-    there = known(plane, now)
-    requirements = spec.requirements
-    if some_could(requirements, [worker for worker in there if match.fits(requirements, worker)]):
-        return ()
-    return match.explain(requirements, there)
-
-
-def _chosen(requirements: Requirements, able: list[Worker]) -> list[Worker]:
-    """Where it would go now; nowhere, if it has to wait."""
-    there = [worker for worker in able if worker.reachable]
-    if requirements.nodes > 1:
-        return gang.choose_nodes(requirements, there, lambda worker: match.has_room(requirements, worker)) or []
-    best = match.roomiest(requirements, there)
-    return [best] if best is not None else []
+def _chosen(plane: Plane, requirements: Requirements) -> list[Pick[Worker]]:
+    """Where it would go now, beside what is reserved for others; nowhere, if it has to wait."""
+    room = plane.room
+    wants = room.wants(requirements)
+    if requirements.nodes == 1:
+        pick = room.best(wants)
+        return [] if pick is None else [pick]
+    nodes = gang.choose_nodes(requirements, list(room.roomy(wants)), lambda _: True) or []
+    picks = [room.pick(wants, worker) for worker in nodes]
+    found = [pick for pick in picks if pick is not None]
+    return found if len(found) == len(picks) else []
 
 
 def nearest_of(requirements: Requirements, reasons: Sequence[Reason]) -> str:
@@ -146,6 +138,37 @@ def nearest_of(requirements: Requirements, reasons: Sequence[Reason]) -> str:
 @dataclass(frozen=True)
 class _Named:
     name: str
+
+
+def _reserved(plane: Plane, requirements: Requirements, known: Sequence[Worker]) -> list[Reason]:
+    """Where there is room, but kept for others."""
+    reasons: list[Reason] = []
+    there = {worker.id for worker in known} if plane.reservations else set[str]()
+    for reservation in plane.reservations.values():
+        job = reservation.task.rpartition("/")[0]
+        text = f"kept for job {job}, which has waited longer"
+        for kept in reservation.kept.values():
+            worker = kept.worker
+            left = plane.room.seen(worker)
+            could = worker.id in there and match.fits(requirements, worker) and match.has_room(requirements, worker)
+            if could and worker.reachable and not match.has_room(requirements, left):
+                reasons.append(Reason(worker=worker.name, code="reserved", text=text, temporary=True))
+    return reasons
+
+
+def _over_limit(plane: Plane, owner: str) -> Reason:
+    """What an owner holds, and what its token lets it hold."""
+    limits, use = plane.limits.get(owner, Limits()), plane.usage.of.get(owner, Use())
+    held = [
+        f"{now} of {most} {what}{'' if most == 1 else 's'}"
+        for now, most, what in (
+            (use.running, limits.max_running, "running task"),
+            (use.devices, limits.max_devices, "device"),
+        )
+        if most is not None
+    ]
+    text = f"{owner} holds {' and '.join(held)} that the token allows at once"
+    return Reason(worker="", code="limit", text=text, temporary=True)
 
 
 def _after(job: Job) -> tuple[Reason, ...]:

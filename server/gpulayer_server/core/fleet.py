@@ -177,6 +177,7 @@ def tick(plane: Plane, now: float, out: Effects) -> None:
     for attempt in [a for a in plane.attempts.values() if a.worker in gone_now and not a.over]:
         _out_of_touch(plane, plane.workers[attempt.worker], attempt.task, now, out)
     sessions.end_idle(plane, now, out)
+    condition.look(plane, out)
     plane.look_for_room = True  # or for the end of all hope of it
 
 

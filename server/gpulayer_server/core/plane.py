@@ -11,6 +11,7 @@ from collections.abc import Hashable
 
 from gpulayer.protocol.types import Requirements, State
 from gpulayer_server.core import attempts, ending, fleet, gangs, jobs, placing, reserving, sessions, waiting
+from gpulayer_server.core.condition import Seen
 from gpulayer_server.core.events import (
     CancelWanted,
     Effects,
@@ -73,6 +74,7 @@ class Plane:
         self.limits: dict[str, Limits] = {}  # by owner
         self.limited: dict[str, dict[Line, None]] = {}  # by owner: lines that wait until less of his runs
         self.reservations: dict[str, Reservation] = {}  # by task
+        self.measured: dict[str, Seen] = {}  # by worker: what samples showed, until the next tick
         self.last_job_n = 0
         self.names = 0  # attempts and sessions named in this epoch
         self.started_at = now
@@ -104,6 +106,7 @@ class Plane:
             self.place_waiting(now, out)
         if self.queue and (self._fleet_changed or isinstance(event, Tick)):
             placing.reject_impossible(self, now, out)
+            self.place_waiting(now, out)  # who stood behind one that was rejected
         self._fleet_changed = False
         out.jobs = {job: self.jobs[job] for job in sorted(out.changed)}
         self._forget_done()

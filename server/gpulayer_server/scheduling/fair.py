@@ -83,12 +83,16 @@ class Turns(Generic[Key]):
         self._passed: dict[Group, Order] = {}
         self._heap: list[tuple[int, int, Order, str]] = []  # priority, weight, order, owner
         self._due: list[Group] = list(queue.groups())  # whose next one is to be found
+        queue.new_groups.clear()
         self._turn: Group | None = None
 
     def next(self) -> Key | None:
         """Whose turn it is now; None where the walk is over."""
         while True:
             groups = self._queue.groups()
+            if self._queue.new_groups:  # one of lower priority is first in its class now
+                self._due += self._queue.new_groups
+                self._queue.new_groups.clear()
             for group in self._due:
                 self._find(group, groups.get(group))
             self._due.clear()
@@ -97,7 +101,7 @@ class Turns(Generic[Key]):
             priority, weight, order, owner = heapq.heappop(self._heap)
             group = (priority, owner)
             self._due.append(group)
-            if weight != self._weight(owner):
+            if weight != self._weight(owner) or order <= self._passed.get(group, _BEFORE_ALL):
                 continue
             places = groups.get(group, [])
             at = bisect_left(places, order, key=_order)
@@ -138,3 +142,4 @@ def _order(entry: tuple[Order, Hashable]) -> Order:
 
 
 _LAST = sys.maxsize
+_BEFORE_ALL: Order = (-sys.maxsize, 0, 0)

@@ -21,7 +21,7 @@ _SLACK = 1e-9  # cores are added and taken away as fractions
 
 def vacant(requirements: Requirements, asks: Asked, worker: Candidate) -> bool:
     """Whether devices, memory and cores are free: the quick form of `vacancy_reasons`."""
-    if requirements.ram_bytes is not None and requirements.ram_bytes > _ram_left(worker):
+    if requirements.ram_bytes is not None and requirements.ram_bytes > ram_left(worker):
         return False
     if requirements.cpu_cores is not None and requirements.cpu_cores > worker.cpu_left + _SLACK:
         return False
@@ -100,7 +100,7 @@ def _measured(worker: Candidate, device: Device) -> DeviceSample | None:
     return next((each for each in sample.devices if each.uuid == device.uuid), None)
 
 
-def _ram_left(worker: Candidate) -> int:
+def ram_left(worker: Candidate) -> int:
     """The memory that a job can have now: undeclared, and measured to be free but for what the system takes."""
     declared = worker.ram_left_bytes
     free = worker.sample.ram_free_bytes if worker.sample is not None else None
@@ -115,7 +115,7 @@ def vacancy_reasons(
 ) -> Iterator[Reason]:
     """Everything that is taken: `who` holds devices, by UUID, in words."""
     ram = requirements.ram_bytes
-    if ram is not None and ram > (left := _ram_left(worker)):
+    if ram is not None and ram > (left := ram_left(worker)):
         how = "free now" if left < worker.ram_left_bytes else "that no other job declared"
         text = f"needs {size(ram)} of memory, {size(left)} of {size(worker.inventory.ram_bytes)} {how}"
         yield _taken(worker, "ram_busy", text, ram, left)

@@ -215,7 +215,7 @@ def test_where_nothing_is_that_is_said(home: Home, capsys: pytest.CaptureFixture
 
 
 def test_status_fleet_and_sessions(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(home, "fleet", capsys).splitlines()[1].startswith("alpha    2 of 2 slots")
+    assert said(home, "fleet", capsys).splitlines()[0] == "● alpha · 2 of 2 slots free"
     assert "train" in said(home, "sessions", capsys)
     lines = said(home, "status", capsys).splitlines()
     assert lines[0] == "machines · 2 online"

@@ -76,7 +76,7 @@ def offered(text: str) -> list[str] | None:
         ("%%gpulayer --framework t", ["torch", "tensorflow"]),
         ("%%gpulayer --framework jax --frame", ["--framework"]),
         ("%%gpulayer --os ", ["linux", "darwin"]),
-        ("%%gpulayer --arch a", ["arm64", "armv7l"]),
+        ("%%gpulayer --arch a", ["arm64"]),
         ("%gpulayer explain --group-locality ", ["prefer", "require", "spread", "none"]),
         ("%gpulayer explain --device-name ", ["'NVIDIA A100-SXM4-40GB'"]),
         ("%gpulayer explain --worker-label team", ["team=vision"]),

@@ -55,7 +55,7 @@ def main() -> int:
         try:
             amdsmi = importlib.import_module("amdsmi")  # it comes with ROCm, and with no registry's package of ours
         except (ImportError, OSError, KeyError) as error:  # its import loads the library, as ROCM_PATH names it
-            _say({"failed": f"{error}"})
+            _say({"failed": f"{error}", "over": True})
             return 0
         try:
             _say({"answer": {"cards": cards(amdsmi)}})

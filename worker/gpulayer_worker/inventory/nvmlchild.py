@@ -39,9 +39,9 @@ def main() -> int:
             nvidia = nvidia or nvml.Nvml(pynvml)
             _say({"answer": answer(nvidia, json.loads(line))})
         except (pynvml.NVMLError, AttributeError, KeyError, OSError, ValueError) as error:
-            _say({"failed": _words(error)})
+            _say({"failed": _words(error), "over": nvidia is None})
             if nvidia is None:
-                return 0
+                return 0  # what was loaded may be of an old driver: the next try is another process's
     return 0
 
 

@@ -17,6 +17,7 @@ from typing import Any
 log = logging.getLogger("gpulayer.worker")
 
 _LINE_BYTES = 4 << 20
+_END_S = 1.0
 _CHILD = ("-m", "gpulayer_worker.inventory.nvmlchild")
 
 
@@ -35,6 +36,7 @@ class NvmlGuard:
         self._command = tuple(command)
         self._lock = asyncio.Lock()
         self._child: asyncio.subprocess.Process | None = None
+        self._given_up: set[asyncio.Task[int]] = set()
         self.present: bool | None = None  # whether devices are there, whatever NVML says; None: not known yet
 
     async def ask(self, question: dict[str, Any], deadline_s: float) -> dict[str, Any]:
@@ -45,9 +47,9 @@ class NvmlGuard:
             except asyncio.TimeoutError:
                 self._abandon()
                 raise NvmlTrouble(f"no answer within {deadline_s:g} s") from None
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, KeyError) as error:
                 self._abandon()
-                raise NvmlTrouble(str(error)) from error
+                raise NvmlTrouble(f"the process that asks it says what can't be read: {error}") from error
             except asyncio.CancelledError:
                 self._abandon()  # its answer would be taken for the next question's
                 raise
@@ -61,6 +63,9 @@ class NvmlGuard:
         child.stdin.write(json.dumps(question).encode() + b"\n")
         answer = await self._line(child)
         if "failed" in answer:
+            if answer.get("over"):
+                self._child = None
+                await child.wait()
             raise NvmlTrouble(answer["failed"])
         return answer["answer"]
 
@@ -89,22 +94,24 @@ class NvmlGuard:
         child, self._child = self._child, None
         if child is not None and child.returncode is None:
             log.warning("the process that asks NVML (pid %d) is given up", child.pid)
-            try:
-                child.kill()
-            except ProcessLookupError:
-                log.info("it has just ended")
+            child.kill()
+            ending = asyncio.ensure_future(child.wait())
+            self._given_up.add(ending)
+            ending.add_done_callback(self._given_up.discard)
 
     async def close(self) -> None:
         """End the child."""
         child, self._child = self._child, None
-        if child is None or child.returncode is not None:
-            return
-        if child.stdin is not None:
-            child.stdin.close()
-        try:
-            await asyncio.wait_for(child.wait(), 1.0)
-        except asyncio.TimeoutError:
-            child.kill()
+        if child is not None and child.returncode is None:
+            if child.stdin is not None:
+                child.stdin.close()
+            ending = asyncio.ensure_future(child.wait())
+            await asyncio.wait({ending}, timeout=_END_S)
+            if child.returncode is None:
+                child.kill()
+                self._given_up.add(ending)
+        if self._given_up:
+            await asyncio.wait(self._given_up, timeout=_END_S)
 
 
 def _signal_name(number: int) -> str:

@@ -107,10 +107,9 @@ class Asking:
         if GENERAL in found or not missing or self._ended:
             return found
         if answer.stage in ("starting", "importing"):
-            words = f"{answer.ended} while {answer.stage}"
-            return {GENERAL: _now(words)}
+            return {GENERAL: _now(f"{answer.ended} while {answer.stage}{answer.more}")}
         if len(group) == 1:
-            return {group[0]: _now(answer.ended or "gave no result")}
+            return {group[0]: _now(f"{answer.ended or 'gave no result'}{answer.more}")}
         for target in missing:  # one sick device, or two that don't go together, must not hide the others
             found |= self._group([target])
         return found

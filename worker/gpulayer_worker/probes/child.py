@@ -52,6 +52,7 @@ class Answer:
     records: tuple[Mapping[str, Any], ...] = ()  # as the script said them, in order
     stage: str = "starting"  # where it was at its end: 'importing', 'computing on GPU-1'
     ended: str = ""  # why it ended before it was through, in words; '' where it was
+    more: str = ""  # to be said behind that
 
 
 @dataclass
@@ -119,8 +120,8 @@ class Child:
                 process.stdin.close()
             for reader in readers:
                 reader.join(1.0)  # a process that left the session may hold the pipe for longer
-        ended = "" if said.done else self._words(process.returncode, overdue, stderr)
-        return Answer(records=tuple(said.records), stage=said.stage, ended=ended)
+        ended, more = ("", "") if said.done else self._words(process.returncode, overdue, stderr)
+        return Answer(records=tuple(said.records), stage=said.stage, ended=ended, more=more)
 
     def end(self) -> None:
         """Kill it, whatever it does; one that was not started yet won't be."""
@@ -164,19 +165,19 @@ class Child:
                 if other != pid and os.getsid(other) == pid:
                     os.kill(other, signal.SIGKILL)
 
-    def _words(self, code: int, overdue: bool, stderr: bytearray) -> str:
+    def _words(self, code: int, overdue: bool, stderr: bytearray) -> tuple[str, str]:
         if self._ended:
-            return "the agent ended"
+            return "the agent ended", ""
         if overdue:
-            return f"gave no answer in {self._limit_s:g} s"
+            return f"gave no answer in {self._limit_s:g} s", ""
         if code == -signal.SIGKILL:
-            return "was killed (SIGKILL), perhaps for want of memory"
+            return "was killed (SIGKILL)", ", perhaps for want of memory"
         if code < 0:
             with suppress(ValueError):
-                return f"crashed ({signal.Signals(-code).name})"
-            return f"crashed (signal {-code})"
+                return f"crashed ({signal.Signals(-code).name})", ""
+            return f"crashed (signal {-code})", ""
         lines = stderr.decode(errors="replace").strip().splitlines()
-        return f"ended with exit code {code}" + (f": {lines[-1].strip()[:200]}" if lines else "")
+        return f"ended with exit code {code}", f": {lines[-1].strip()[:200]}" if lines else ""
 
 
 def _reading(pipe: IO[bytes] | None, take: Callable[[bytes], None]) -> threading.Thread:

@@ -73,6 +73,8 @@ class World:
         *,
         slots: int = 2,
         gpus: int = 0,
+        vram_bytes: int | None = None,
+        ram_bytes: int = 1,
         attempts: tuple[HeldAttempt, ...] = (),
         sessions: tuple[str, ...] = (),
         acked: dict[str, int] | None = None,
@@ -83,8 +85,12 @@ class World:
     ) -> int:
         """A hello on a new connection; gives the connection."""
         self._conns += 1
-        devices = tuple(Device(uuid=f"{name}-gpu{i}", kind="cuda", index=i) for i in range(gpus))
-        inventory = Inventory(host=name, os="linux", arch="x", cpu_cores=1, ram_bytes=1, python="3", devices=devices)
+        devices = tuple(
+            Device(uuid=f"{name}-gpu{i}", kind="cuda", index=i, vram_bytes=vram_bytes) for i in range(gpus)
+        )
+        inventory = Inventory(
+            host=name, os="linux", arch="x", cpu_cores=1, ram_bytes=ram_bytes, python="3", devices=devices
+        )
         hello = Hello(
             protocol=protocol,
             worker_id=worker_id or f"id-{name}",

@@ -8,9 +8,26 @@ import pytest
 from msgspec.structs import replace
 
 from gpulayer.protocol.messages import Heartbeat, InventoryChanged, Sampled
-from gpulayer.protocol.types import Device, DeviceSample, Inventory, Process, Sample, State
+from gpulayer.protocol.types import (
+    CommandSpec,
+    Device,
+    DeviceSample,
+    Inventory,
+    JobSpec,
+    Process,
+    Requirements,
+    Sample,
+    State,
+)
+from gpulayer_server.core import condition
+from gpulayer_server.core.events import Tick
 
 GB = 10**9
+
+
+def command(**asks: Any) -> JobSpec:
+    """A program that asks for this."""
+    return JobSpec(command=CommandSpec(argv=("run",)), requirements=Requirements(**asks))
 
 
 def foreign(uuid: str, count: int = GB) -> Sample:
@@ -54,17 +71,52 @@ def test_a_worker_that_says_no_more_how_it_fares_is_one_of_which_it_is_not_known
     assert world.plane.workers["id-box"].conn == conn
 
 
-def test_a_sample_makes_nobody_look_for_room_unless_it_matters(world: Any) -> None:
-    conn = world.join(gpus=1)
-    world.say(conn, Sampled(sample=foreign("box-gpu0")))
-    assert not world.out.fleet_changed  # nobody waits
-    held = world.submit(gpus=1)
-    world.submit(gpus=1)
-    assert held is not None
-    world.say(conn, Sampled(sample=replace(foreign("box-gpu0"), cpu=0.7, ram_used_bytes=5)))
-    assert not world.out.fleet_changed  # the device is as it was
-    world.say(conn, Sampled(sample=foreign("box-gpu0", 9 * GB)))
-    assert world.out.fleet_changed
+def test_what_a_stranger_leaves_of_a_device_lets_one_who_waits_begin(world: Any) -> None:
+    conn = world.join(gpus=1, vram_bytes=24 * GB)
+    world.say(conn, Sampled(sample=foreign("box-gpu0", 23 * GB)))
+    job = world.ask(command(accelerator="cuda")).id
+    assert [reason.code for reason in world.view(job).reasons] == ["foreign"]
+    assert "python pid 7 by alice" in world.view(job).reasons[0].text
+    assert "alice" in world.view(job).nearest
+    world.say(conn, Sampled(sample=Sample()))
+    assert world.assigned() == []
+    out = world.do(Tick())
+    assert (world.assigned(), out.fleet_changed) == ([job], True)
+
+
+def test_memory_that_was_measured_to_be_free_lets_one_who_waits_begin(world: Any) -> None:
+    conn = world.join(ram_bytes=64 * GB)
+    world.say(conn, Sampled(sample=Sample(ram_free_bytes=9 * GB)))
+    job = world.ask(command(ram_bytes=10 * GB)).id
+    assert [reason.code for reason in world.view(job).reasons] == ["ram_busy"]
+    for free in (8, 11, 9):  # more in between, and at the end too little again
+        world.say(conn, Sampled(sample=Sample(ram_free_bytes=free * GB)))
+    world.do(Tick())
+    assert world.assigned() == []
+    world.say(conn, Sampled(sample=Sample(ram_free_bytes=10 * GB + 1)))
+    world.do(Tick())
+    assert world.assigned() == [job]
+
+
+@pytest.mark.parametrize(
+    ("asks", "sample"),
+    [
+        ({"worker": "nobody"}, foreign("box-gpu0")),  # nothing that is measured matters to it
+        ({"ram_bytes": 50 * GB}, Sample(ram_free_bytes=20 * GB)),  # more than before, and still too little
+        ({"accelerator": "cuda", "devices": 2}, Sample(ram_free_bytes=1)),
+    ],
+)
+def test_a_sample_makes_nobody_look_for_room_unless_it_matters(world: Any, asks: Any, sample: Sample) -> None:
+    conn = world.join(gpus=2, ram_bytes=64 * GB)
+    held = world.ask(command(accelerator="cuda")).id
+    world.say(conn, Sampled(sample=Sample(ram_free_bytes=10 * GB)))
+    world.ask(replace(command(**asks), wait_for_worker=True))
+    assert len(world.plane.queue) == 1
+    world.say(conn, Sampled(sample=sample))
+    world.plane.room.freed.clear()
+    condition.look(world.plane, world.out)
+    assert not world.plane.room.freed
+    assert world.state(held) is State.ASSIGNED
 
 
 def test_another_inventory_is_written_and_changes_what_fits(world: Any) -> None:

@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from gpulayer.protocol.messages import InventoryChanged
 from gpulayer.protocol.types import CellSpec, CommandSpec, JobSpec, Placement, Requirements, State
+from gpulayer_server.core.events import LimitsSet
 from gpulayer_server.core.explaining import Why, explanation, holder_words
 from gpulayer_server.core.machine import Claim
+from gpulayer_server.core.state import Limits
 from gpulayer_server.core.views import stored_view
 
 CUDA = Requirements(accelerator="cuda")
@@ -160,3 +162,31 @@ def test_what_waits_for_a_session_or_a_job_says_so(world: Any) -> None:
 )
 def test_who_holds_something(claim: Claim, seconds: float, said: str) -> None:
     assert holder_words(claim, claim.since + seconds) == said
+
+
+def test_who_is_at_the_limit_of_his_token_waits_and_is_told_so(world: Any) -> None:
+    world.join("a", slots=4)
+    world.do(LimitsSet(limits={"ana": Limits(max_running=1, max_devices=0)}))
+    world.submit(owner="ana")
+    job = world.submit(owner="ana").id
+    assert world.state(job) is State.QUEUED
+    [reason] = world.view(job).reasons
+    assert (reason.worker, reason.code, reason.temporary) == ("", "limit", True)
+    assert reason.text == "ana holds 1 of 1 running task and 0 of 0 devices that the token allows at once"
+    told = explanation(world.plane, Requirements(), "ana", world.now)
+    assert (told.placement, told.eligible, told.reasons) == (Placement.WAITING, ("a",), (reason,))
+    assert explain(world, Requirements()).placement is Placement.PLACED  # somebody else's
+    world.do(LimitsSet(limits={}))
+    assert world.assigned() == [job]
+
+
+def test_what_is_kept_for_one_who_waits_longer_is_told(world: Any) -> None:
+    world.join("a", slots=4, gpus=2)
+    world.submit(gpus=1)
+    big = world.submit(gpus=2).id
+    world.wait(200)
+    assert world.plane.reservations
+    told = explain(world, CUDA)
+    assert (told.placement, told.chosen) == (Placement.WAITING, ())
+    assert [(reason.worker, reason.code) for reason in told.reasons] == [("a", "reserved")]
+    assert big in told.reasons[0].text

@@ -14,12 +14,15 @@ from gpulayer_server.core.views import job_view, stored_view, task_view
 class Gang:
     """A world with machines of one slot, and a job on many of them."""
 
-    def __init__(self, world: Any, machines: int = 3, nodes: int = 3):
+    def __init__(self, world: Any, *, busy: bool = False):
+        """`busy`: another job has one of the machines."""
         self.world = world
-        self.conns = [world.join(f"m{n}", slots=1) for n in range(machines)]
-        spec = JobSpec(command=CommandSpec(argv=("train",)), requirements=Requirements(nodes=nodes))
+        for n in range(3):
+            world.join(f"m{n}", slots=1)
+        self.other = world.submit().id if busy else ""
+        spec = JobSpec(command=CommandSpec(argv=("train",)), requirements=Requirements(nodes=3))
         self.id = world.ask(spec).id
-        self.job = world.plane.jobs.get(self.id)
+        self.job = world.plane.jobs[self.id]
 
     @property
     def states(self) -> str:
@@ -66,13 +69,18 @@ FAILED = Outcome(state=State.FAILED, exit_code=3)
 
 
 def test_all_are_placed_in_one_step_on_machines_of_their_own(world: Any) -> None:
-    first = Gang(world, machines=2)
-    assert first.states == "queued queued queued"
-    world.join("m2", slots=1)
+    gang = Gang(world, busy=True)
+    assert gang.states == "queued queued queued"
+    attempt = world.attempt(gang.other)
+    conn = world.plane.workers[attempt.worker].conn
+    world.start(conn, attempt.id)
+    world.finish(conn, attempt.id)
+    assert world.sent(Assign) == []
+    world.release(conn, attempt.id)
     assert [message.index for message in world.sent(Assign)] == [0, 1, 2]
-    assert len({task.attempt.worker for task in first.job.tasks}) == 3
+    assert len({task.attempt.worker for task in gang.job.tasks}) == 3
     names = [message.nodes for message in world.sent(Assign)]
-    assert names == [tuple(world.plane.workers[task.attempt.worker].name for task in first.job.tasks)] * 3
+    assert names == [tuple(world.plane.workers[task.attempt.worker].name for task in gang.job.tasks)] * 3
 
 
 def test_its_view_counts_its_tasks(gang: Gang) -> None:
@@ -158,7 +166,7 @@ def test_a_person_cancels_all_of_it(gang: Gang) -> None:
 
 
 def test_what_waits_is_cancelled_at_once(world: Any) -> None:
-    gang = Gang(world, machines=2)
+    gang = Gang(world, busy=True)
     world.cancel(gang.id)
     assert (gang.states, gang.job.state) == ("cancelled cancelled cancelled", State.CANCELLED)
 

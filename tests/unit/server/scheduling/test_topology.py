@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulayer.protocol.types import Device, DeviceSample, Inventory, Link, Process, Requirements, Sample
+from gpulayer_server.core.machine import Claim
+from gpulayer_server.scheduling.match import has_room
 from gpulayer_server.scheduling.topology import ALONE, choose, rank, slowest, subset
-from tests.support.fleets import recorded
+from tests.support.fleets import candidate, recorded
 
 GB = 10**9
 KINDS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS", "")
@@ -319,6 +321,41 @@ def test_a_device_beside_somebody_else_is_taken_last() -> None:
     worker = box(devices, foreign={"GPU-00": GB})
     assert indices(choose(take(1), worker)) == [1]
     assert indices(choose(take(3), worker)) == [0, 1, 2]
+
+
+def test_a_sick_device_is_never_taken() -> None:
+    worker = candidate(recorded("sick-box"))
+    assert indices(choose(take(1), worker)) == [0]
+    assert choose(take(2), worker) is None
+    assert choose(share(24), worker) is not None
+    worker.take("a", Claim(devices=worker.inventory.devices[:1]))
+    assert choose(take(1), worker) is None
+    assert choose(share(1), worker) is None
+
+
+@given(data=st.data())
+def test_devices_are_found_exactly_where_the_matcher_says_that_there_is_room(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 6))
+    some = st.lists(st.integers(0, count - 1), unique=True)
+    shared = data.draw(some, label="shared")
+    worker = box(
+        cards(count),
+        free=[at for at in data.draw(some, label="free") if at not in shared],
+        vram_left={f"GPU-{at:02}": data.draw(st.integers(0, 24)) * GB for at in shared},
+        foreign={f"GPU-{at:02}": data.draw(st.integers(0, 24)) * GB for at in data.draw(some, label="foreign")},
+    )
+    asks = data.draw(
+        st.one_of(
+            st.builds(share, st.integers(1, 24)),
+            st.builds(take, st.integers(1, 6)),
+            st.builds(lambda n, gb: Requirements(accelerator="cuda", devices=n, min_vram_bytes=gb * GB),
+                      st.integers(1, 6), st.integers(1, 24)),
+        )
+    )  # fmt: skip
+    chosen = choose(asks, worker)
+    assert (chosen is not None) == has_room(asks, worker)
+    if chosen is not None:
+        assert len({device.uuid for device in chosen}) == asks.device_count
 
 
 def share(gigabytes: int) -> Requirements:

@@ -95,18 +95,22 @@ def test_a_device_that_hangs_takes_no_other_along(tmp_path: Path) -> None:
     assert framework.problems == {"cuda": "cuda:0: gave no answer in 3 s"}
 
 
+NO_LIBRARY = "libcudart.so.13: cannot open shared object file"
+EXITS = "import os, sys; sys.stderr.write('so it goes\\n'); sys.stderr.flush(); os._exit(4)"
+
+
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("raise ImportError('libcudart.so.13: cannot open shared object file')", "can't be imported: libcudart.so.13: cannot open shared object file"),
-        ("import not_there_at_all", "can't be imported: ModuleNotFoundError: No module named 'not_there_at_all'"),
+        (f"raise ImportError({NO_LIBRARY!r})", f"can't be imported: {NO_LIBRARY}"),
+        ("import not_there", "can't be imported: ModuleNotFoundError: No module named 'not_there'"),
         ("raise SystemExit(3)", "can't be imported: 3"),
         ("import os; os.kill(os.getpid(), 11)", "crashed (SIGSEGV) while importing"),
-        ("import os; os.kill(os.getpid(), 9)", "was killed (SIGKILL), perhaps for want of memory while importing"),
-        ("import os, sys; sys.stderr.write('so it goes\\n'); sys.stderr.flush(); os._exit(4)", "ended with exit code 4: so it goes while importing"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed (SIGKILL) while importing, perhaps for want of memory"),
+        (EXITS, "ended with exit code 4 while importing: so it goes"),
         ("import time; time.sleep(3600)", "gave no answer in 3 s while importing"),
     ],
-)  # fmt: skip
+)
 def test_what_can_not_be_imported_is_told_in_one_line(tmp_path: Path, source: str, problem: str) -> None:
     python = interpreter(tmp_path / "env", {"torch": ("2.13.0", source)})
     framework = probed(python, "torch", machine(A), limit_s=3.0 if "sleep" in source else 60.0)
