@@ -31,7 +31,7 @@ def details(
     lines += [f"  {name:<10} {text}" for name, text in _facts(job) if text]
     if job.state in (State.QUEUED, State.REJECTED):
         lines += why_table(job, width)
-    lines += _tasks(tasks)
+    lines += _tasks(tasks, "node" if job.requirements.nodes > 1 else "task")
     if attempts and not job.tasks:
         lines += ["", *_attempts(attempts, now)]
     tail = job.outcome.tail if job.outcome is not None else ""
@@ -108,13 +108,13 @@ def _bytes(count: int | None) -> str:
     return size(count) if count else "–"
 
 
-def _tasks(tasks: Sequence[TaskView]) -> list[str]:
-    """Of an array: those that are not done, the failed ones first."""
+def _tasks(tasks: Sequence[TaskView], called: str) -> list[str]:
+    """Of an array, or of several machines at once: those that are not done, the failed ones first."""
     order = {State.FAILED: 0, State.UNREACHABLE: 1, State.LOST: 1, State.RUNNING: 2, State.ASSIGNED: 3}
     left = [task for task in tasks if task.state is not State.SUCCEEDED]
     left.sort(key=lambda task: (order.get(task.state, 4), task.index))
     lines = [
-        f"  {SYMBOLS[task.state]} task {task.index} {WORDS[task.state]}"
+        f"  {SYMBOLS[task.state]} {called} {task.index} {WORDS[task.state]}"
         + (f" on {task.worker}" if task.worker else "")
         + (f" · {_why(task.outcome)}" if task.outcome is not None and _why(task.outcome) else "")
         for task in left[:_MOST_TASKS]

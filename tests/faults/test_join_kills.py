@@ -17,6 +17,7 @@ import pytest
 from tests.faults.join_matrix import MATRIX, STEPS, markdown
 from tests.support.deployment import Deployment, Worker
 from tests.support.processes import PATIENCE_S, end, until
+from tests.support.tree import files_under
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 PAIRS = [(victim, step) for victim, steps in MATRIX.items() for step in steps]
@@ -58,7 +59,7 @@ def credentials(home: Deployment, name: str) -> list[dict[str, Any]]:
 def where(home: Deployment, secret: str) -> list[str]:
     """The files and processes that hold a secret, but for the failed attempts' own command lines."""
     found: list[str] = []
-    for path in (path for path in home.folder.rglob("*") if path.is_file()):
+    for path in files_under(home.folder):
         with contextlib.suppress(OSError):
             if secret.encode() in path.read_bytes():
                 found.append(str(path))

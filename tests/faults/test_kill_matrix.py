@@ -20,6 +20,7 @@ from tests.faults.matrix import MATRIX, STEPS, Expect, markdown
 from tests.support.deployment import Deployment, Worker
 from tests.support.notebook import Cell, Notebook
 from tests.support.processes import end, until
+from tests.support.tree import files_under
 
 LINES = 12
 PAIRS = [(victim, step) for victim, steps in MATRIX.items() for step in steps]
@@ -94,7 +95,7 @@ class Stage:
 
     def standing(self) -> str:
         """How everything stands, for the message of a failed test."""
-        files = [path for path in self.worker.data.rglob("*.json") if "spool" not in path.parts]
+        files = [path for path in files_under(self.worker.data) if path.suffix == ".json" and "spool" not in path.parts]
         parts = [
             f"jobs: {self.deployment.api.jobs(limit=2)}",
             "processes:",

@@ -23,6 +23,7 @@ from tests.support.deployment import Deployment, Worker
 from tests.support.front import Front, certificate
 from tests.support.notebook import Notebook
 from tests.support.processes import PATIENCE_S, end, until
+from tests.support.tree import files_under
 
 PREFIX = "/user/x/gpulayer"
 
@@ -113,11 +114,10 @@ def works(notebook: Notebook, worker: str) -> None:
 def where(home: Deployment, secret: str) -> list[str]:
     """The files of the deployment, and of its processes, that hold a secret."""
     needle, found = secret.encode(), []
-    for top, _, names in os.walk(home.folder):  # a worker still removes what its last cell left
-        for path in (Path(top, name) for name in names):
-            with contextlib.suppress(OSError):
-                if path.is_file() and needle in path.read_bytes():
-                    found.append(str(path.relative_to(home.folder)))
+    for path in files_under(home.folder):
+        with contextlib.suppress(OSError):
+            if path.is_file() and needle in path.read_bytes():
+                found.append(str(path.relative_to(home.folder)))
     for pid in home.processes():
         for name in ("cmdline", "environ"):
             try:
@@ -138,7 +138,7 @@ def test_a_machine_joins_by_a_line_and_lives_until_it_is_revoked(home: Deploymen
     [shown] = [each for each in tokens(home) if each["name"] == "for the lab"]
     assert (shown["state"], shown["used_by"]) == ("used", "alpha")
     works(notebook, "alpha")
-    blobs = [path for path in (worker.data / "blobs").rglob("*") if path.is_file() and path.stat().st_size >= 100_000]
+    blobs = [path for path in files_under(worker.data / "blobs") if path.stat().st_size >= 100_000]
     assert blobs, "it read the source beside it, as only a worker of the same machine may"
 
     kept = worker.data / "credential.json"

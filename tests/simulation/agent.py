@@ -13,9 +13,11 @@ from gpulayer.protocol.messages import (
     Finished,
     Heartbeat,
     Hello,
+    InventoryChanged,
     Output,
     Progress,
     Released,
+    Sampled,
     Started,
     Welcome,
     WorkerMessage,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from tests.simulation.controlplane import ControlPlane
 
 _TICK_S = 1.0
+_NEVER_AGAIN = (Hello, Heartbeat, Sampled, InventoryChanged)  # what they said is not so any more
 _OF_HELD = (Started, Finished, Progress, Released)
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 5.0
 
@@ -195,7 +198,7 @@ class Agent(Process):
             messages = [*messages, *self.sim.random.sample(self._said, min(2, len(self._said)))]
         self.network.send(self.end, messages)
         if self.plan.repeated_words:
-            self._said += [message for message in messages if not isinstance(message, (Hello, Heartbeat))]
+            self._said += [message for message in messages if not isinstance(message, _NEVER_AGAIN)]
             del self._said[:-60]
 
     # ---------------------------------------------------------------- the link's effects

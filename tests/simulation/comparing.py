@@ -41,12 +41,32 @@ def _jobs(plane: Plane) -> Iterator[str]:
             yield f"job {job.id} has ended as {job.state}: {job.tasks}"
         if job.waits_for and any(task.state is not State.QUEUED and not task.terminal for task in job.tasks):
             yield f"job {job.id} waits for {job.waits_for}, and runs"
+        if job.spec.gang:
+            yield from _gang(plane, job)
+
+
+def _gang(plane: Plane, job: Job) -> Iterator[str]:
+    """All of it goes on, or all of it ends."""
+    ended = [task for task in job.tasks if task.terminal and task.state is not State.SUCCEEDED]
+    live = [task for task in job.tasks if not task.terminal]
+    if ended and any(task.state is State.QUEUED or not task.cancel_wanted for task in live):
+        yield f"job {job.id}: {ended[0].id} ended as {ended[0].state.value}, others go on: {live}"
+    waiting = [task for task in job.tasks if task.state is State.QUEUED]
+    if waiting and any(task.terminal for task in job.tasks):
+        yield f"job {job.id} waits in part, though some of it has ended: {job.tasks}"
+    queued = [task for task in waiting if task.id in plane.queue]
+    if queued and len(queued) < len(job.tasks):
+        yield f"job {job.id} stands in the queue with {len(queued)} of {len(job.tasks)} tasks"
+    workers = [task.attempt.worker for task in job.tasks if task.live and task.attempt is not None]
+    if len(set(workers)) < len(workers):
+        yield f"job {job.id} has two tasks on one machine: {workers}"
 
 
 def _tasks(plane: Plane) -> Iterator[str]:
     for task in plane.tasks.values():
         waits = plane.jobs[task.job].waits_for
-        if (task.state is State.QUEUED and not waits) != (task.id in plane.queue):
+        held_back = waits or _taken_back(plane.jobs[task.job])
+        if (task.state is State.QUEUED and not held_back) != (task.id in plane.queue):
             yield f"task {task.id} is {task.state.value}, in the queue: {task.id in plane.queue}"
         attempt = task.attempt
         if task.live and (attempt is None or attempt.over or plane.attempts.get(attempt.id) is not attempt):
@@ -57,12 +77,17 @@ def _tasks(plane: Plane) -> Iterator[str]:
             yield f"task {task.id} succeeded without an end of its stream"
 
 
+def _taken_back(job: Job) -> bool:
+    """Whether a gang waits for those of its tasks that workers have: one of it could not begin."""
+    return job.spec.gang and any(task.state is not State.QUEUED for task in job.tasks)
+
+
 def _queue(plane: Plane) -> Iterator[str]:
     for name in plane.queue:
         if name not in plane.tasks:
             yield f"{name} waits, and is no task"
             return
-    for _, key in plane.queue.heads():
+    for key in plane.queue.each():
         order = [_order(plane, task) for task in plane.queue.members(key)]
         if order != sorted(order):
             yield f"class {key} waits in the order {order}"
@@ -79,19 +104,39 @@ def _workers(plane: Plane) -> Iterator[str]:
         if worker.conn != conn:
             yield f"connection {conn} counts as that of {worker.name}, whose is {worker.conn}"
     for worker in plane.workers.values():
-        held = [device.uuid for devices in worker.holders.values() for device in devices]
-        firm = [name for name in worker.holders if not _may_wait(plane, name)]
-        crowded = len(firm) > worker.slots or len(worker.holders) > worker.slots + _AHEAD
-        if crowded or len(set(held)) < len(held):
-            yield f"worker {worker.name} has {worker.slots} slots and is held by {worker.holders}"
+        firm = [name for name in worker.claims if not _may_wait(plane, name)]
+        if len(firm) > worker.slots or len(worker.claims) > worker.slots + _AHEAD:
+            yield f"worker {worker.name} has {worker.slots} slots and is held by {worker.claims}"
+        if _overfull(worker):
+            yield f"worker {worker.name} has not what is held of it: {worker.inventory}, {worker.claims}"
         expected = {a.id for a in plane.attempts.values() if a.worker == worker.id and a.holds_slot}
         expected |= {s.id for s in plane.sessions.values() if s.worker == worker.id}
-        if expected != set(worker.holders):
-            yield f"worker {worker.name} is held by {set(worker.holders)}, should be by {expected}"
+        if expected != set(worker.claims):
+            yield f"worker {worker.name} is held by {set(worker.claims)}, should be by {expected}"
         if (worker.conn is None) != (worker.gone_since is not None):
             yield f"worker {worker.name}: connection {worker.conn}, gone since {worker.gone_since}"
         if worker.conn is not None and plane.by_conn.get(worker.conn) is not worker:
             yield f"worker {worker.name}: connection {worker.conn} is another's"
+
+
+def _overfull(worker: Worker) -> bool:
+    """Whether more is held of devices, memory or cores than there is."""
+    whole: list[str] = []
+    shares: Counter[str] = Counter()
+    for claim in worker.claims.values():
+        for device in claim.devices:
+            if claim.vram_share_bytes is None:
+                whole.append(device.uuid)
+            else:
+                shares[device.uuid] += claim.vram_share_bytes
+    memory = {device.uuid: device.vram_bytes or 0 for device in worker.inventory.devices}
+    claims = worker.claims.values()
+    return (
+        len({*whole, *shares}) < len(whole) + len(shares)
+        or any(size > memory.get(uuid, size) for uuid, size in shares.items())
+        or sum(claim.ram_bytes for claim in claims) > worker.inventory.ram_bytes
+        or sum(claim.cpu_cores for claim in claims) > worker.inventory.cpu_cores + 1e-6
+    )
 
 
 def _may_wait(plane: Plane, holder: str) -> bool:
@@ -178,8 +223,8 @@ def _attempt(attempt: Attempt) -> tuple[Any, ...]:
 
 def _session(session: Session) -> tuple[Any, ...]:
     head = (session.name, session.owner, session.worker, session.devices, session.opened_at, session.idle_timeout_s)
-    return (*head, session.running, session.used, session.closing, session.closed, session.reason)
+    return (*head, session.requirements, session.running, session.used, session.closing, session.closed, session.reason)
 
 
 def _worker(worker: Worker) -> tuple[Any, ...]:
-    return (worker.name, worker.slots, worker.local, worker.inventory, worker.holders)
+    return (worker.name, worker.slots, worker.local, worker.inventory, worker.claims)

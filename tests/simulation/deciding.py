@@ -14,7 +14,7 @@ from gpulayer.protocol.messages import (
     Welcome,
     WorkerMessage,
 )
-from gpulayer.protocol.types import State
+from gpulayer.protocol.types import Requirements, State
 from gpulayer_server.core.events import (
     CancelWanted,
     Effects,
@@ -28,8 +28,8 @@ from gpulayer_server.core.events import (
 from gpulayer_server.core.explaining import known
 from gpulayer_server.core.placing import session_mismatch
 from gpulayer_server.core.plane import Plane
-from gpulayer_server.core.state import Attempt, Job, Session
-from gpulayer_server.scheduling.match import pick, unmet
+from gpulayer_server.core.state import Attempt, Job, Session, Worker
+from gpulayer_server.scheduling.match import busy, unmet
 
 
 def wrong(plane: Plane, event: Event, effects: Effects, now: float, *, local_until: float) -> str:
@@ -166,8 +166,10 @@ def _ended_idle(effects: Effects, now: float) -> Iterator[str]:
 
 def _room_left(plane: Plane, now: float) -> Iterator[str]:
     """Nothing waits that could be placed."""
-    candidates = known(plane, now)
-    for _, key in plane.queue.heads():
+    if plane.reservations or plane.measured:
+        return  # what is kept for others is no room; what samples showed is looked at with the next tick
+    candidates = [worker for worker in known(plane, now) if worker.reachable]
+    for key in plane.queue.each():
         task_id = plane.queue.head(key)
         task = plane.tasks.get(task_id or "")
         if task is None:
@@ -176,9 +178,9 @@ def _room_left(plane: Plane, now: float) -> Iterator[str]:
         job = plane.jobs[task.job]
         session = plane.session_of.get(job.session_key) if job.session_key else None
         if session is None:
-            chosen = pick(job.spec.requirements, candidates)
-            if chosen is not None:
-                yield f"{task_id} waits, and {chosen.name} has room for it"
+            chosen = _with_room(job.spec.requirements, candidates)
+            if chosen and not _limited(plane, job):
+                yield f"{task_id} waits, and {[worker.name for worker in chosen]} have room for it"
             continue
         worker = plane.workers[session.worker]
         if session.running is None and not session.closing and worker.conn is not None:
@@ -187,18 +189,36 @@ def _room_left(plane: Plane, now: float) -> Iterator[str]:
             yield f"{task_id} waits for a session that is none for it"
 
 
+def _with_room(requirements: Requirements, there: list[Worker]) -> list[Worker]:
+    """Where it could go now; nowhere, if it has to wait."""
+    able = [worker for worker in there if not unmet(requirements, worker)]
+    ready = [worker for worker in able if not busy(requirements, worker)]
+    return ready if len(ready) >= requirements.nodes else []
+
+
+def _limited(plane: Plane, job: Job) -> bool:
+    """Whether its owner may not hold that much more."""
+    limits, asks = plane.limits.get(job.owner), job.spec.requirements
+    if limits is None:
+        return False
+    mine = [claim for worker in plane.workers.values() for claim in worker.claims.values() if claim.owner == job.owner]
+    devices = sum(len(claim.devices) for claim in mine)
+    running = limits.max_running is not None and len(mine) + asks.nodes > limits.max_running
+    wanted = asks.nodes * asks.device_count
+    return running or (limits.max_devices is not None and wanted > 0 and devices + wanted > limits.max_devices)
+
+
 def _waiting_in_vain(plane: Plane, now: float) -> Iterator[str]:
     """Nothing waits that nobody could take: at each tick it is rejected."""
+    heads = {plane.queue.head(key) for key in plane.queue.each()}
     for task_id in plane.queue:
         job = plane.jobs[plane.tasks[task_id].job]
         session = plane.session_of.get(job.session_key) if job.session_key else None
-        if session is None and _is_head(plane, task_id) and _nobody_could(plane, job, now):
+        if session is None and task_id in heads and _nobody_could(plane, job, now):
             yield f"{task_id} waits, and nobody could take it"
 
 
-def _is_head(plane: Plane, task_id: str) -> bool:
-    return plane.queue.head(plane.jobs[plane.tasks[task_id].job].waits_in) == task_id
-
-
 def _nobody_could(plane: Plane, job: Job, now: float) -> bool:
-    return not any(not unmet(job.spec.requirements, each) for each in known(plane, now))
+    asks = job.spec.requirements
+    able = [worker for worker in known(plane, now) if not unmet(asks, worker)]
+    return len(able) < asks.nodes and not job.spec.wait_for_worker

@@ -200,6 +200,7 @@ class Machine(Host):
         self.devices = devices
         self.sick: set[str] = set()  # devices that take no work
         self.foreign: set[str] = set()  # devices on which somebody else's process is
+        self.calm = False  # nobody else is there
         self.ram_bytes, self.cpu_cores = 64 * 10**9, slots + 2
         self.records: dict[str, bytes] = {}  # attempt: its encoded AttemptRecord
         self.spools: dict[str, Spool] = {}
@@ -229,12 +230,18 @@ class Machine(Host):
             devices=tuple([replace(each, sick="Xid 79" if each.uuid in self.sick else "") for each in self.devices]),
         )
 
+    def calm_down(self) -> None:
+        """All devices are well, and nobody else is on them."""
+        self.sick.clear()
+        self.foreign.clear()
+        self.calm = True
+
     @property
     def sample(self) -> Sample:
         """How it fares."""
         process = OnDevice(pid=4121, name="python", user="alice", bytes=20 * 10**9)
         foreign = [DeviceSample(uuid=each, free_bytes=4 * 10**9, foreign=(process,)) for each in sorted(self.foreign)]
-        free = self.sim.random.randint(1, self.ram_bytes)
+        free = self.ram_bytes if self.calm else self.sim.random.randint(1, self.ram_bytes)
         return Sample(cpu=self.sim.random.random(), ram_free_bytes=free, devices=tuple(foreign))
 
     def start_kernel(self, owner: str, session: str | None, assign: Assign) -> Kernel:

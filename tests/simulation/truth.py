@@ -253,10 +253,26 @@ class Truth:
                     raise Violation(f"{row.id} is assigned to nobody")
                 if (told[row.id].index, told[row.id].spec.array) != (row.index, ()):
                     raise Violation(f"{row.id}, of task {row.task}, is assigned as {told[row.id]}")
+        self._check_gangs(effects, told)
         lost_after_s = plane.settings.lost_after_s * (1 - 2e-3)
         if self.sim.now - anew_at < lost_after_s:
             for job, task in _rejected(effects):
                 self._check_rejected(plane, job, task)
+
+    def _check_gangs(self, effects: Effects, told: dict[str, Assign]) -> None:
+        """In one event all of a gang is assigned, each to a machine of its own, or none."""
+        placed: dict[str, list[Attempt]] = {}
+        for row in effects.rows.values():
+            if isinstance(row, Attempt) and row.id in told and effects.jobs[told[row.id].job].spec.gang:
+                placed.setdefault(told[row.id].job, []).append(row)
+        for name, attempts in placed.items():
+            nodes = effects.jobs[name].spec.requirements.nodes
+            if sorted(each.index for each in attempts) != list(range(nodes)):
+                raise Violation(f"{name} is for {nodes} machines, and is placed in part: {attempts}")
+            if len({each.worker for each in attempts}) < nodes:
+                raise Violation(f"{name} is for {nodes} machines, and two of it are on one: {attempts}")
+            if {len(told[each.id].nodes) for each in attempts} != {nodes}:
+                raise Violation(f"{name} is for {nodes} machines, and its workers are told of others")
 
     def _check_local(self, event: Event, effects: Effects, clock: float) -> None:
         """While a local worker is being started nothing is rejected, since nobody knows yet what it offers."""
@@ -276,9 +292,11 @@ class Truth:
         """Nobody is given up before he could be heard."""
         if task.reasons[0].code in ("session", "after"):
             return
-        for worker in plane.workers.values():
-            if not unmet(job.spec.requirements, worker):
-                raise Violation(f"{task.id} is rejected, and {worker.name} could take it")
+        able = [worker.name for worker in plane.workers.values() if not unmet(job.spec.requirements, worker)]
+        if len(able) >= job.spec.requirements.nodes:
+            raise Violation(f"{task.id} is rejected, and {able} could take it")
+        if job.spec.wait_for_worker:
+            raise Violation(f"{task.id} is rejected, and was to wait for a worker")
 
     def check_plane(self, plane: Plane) -> None:
         """What must hold inside a plane."""

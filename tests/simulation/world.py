@@ -168,6 +168,9 @@ class World:
         self.plan.crashing_effects = self.plan.unlucky_kernels = self.plan.forgotten_output = 0.0
         for host in (plane.host, *self.machines):
             host.wake()
+        for agent in self.agents:
+            agent.machine.calm_down()
+            agent.machine_changed()
         self.sim.log("world", "settles")
         self.run(3.0)
         self.start_control_plane()

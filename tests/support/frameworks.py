@@ -121,7 +121,6 @@ def machine(*devices: Device, cuda: str = "13.0") -> Inventory:
     )
 
 
-def card(letter: str, **more: str) -> Device:
+def card(letter: str, *, driver: str = "580.65.06", sick: str = "") -> Device:
     """A CUDA device GPU-<letter>, in the order of the alphabet."""
-    fields = {"kind": "cuda", "driver": "580.65.06", "name": "RTX"} | more
-    return Device(uuid=f"GPU-{letter}", index=ord(letter) - ord("a"), **fields)
+    return Device(uuid=f"GPU-{letter}", index=ord(letter) - ord("a"), kind="cuda", name="RTX", driver=driver, sick=sick)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import tempfile
@@ -24,6 +25,7 @@ def detect(python: str = sys.executable) -> tuple[Inventory, Sample]:
 
     `python`: the interpreter for jobs.
     """
+    logging.getLogger("gpulayer.worker").addHandler(logging.NullHandler())  # what it would say is in the inventory
     inventory, sample = asyncio.run(_look())
     return replace(inventory, frameworks=probe_all(python, inventory)), sample
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from gpulayer.protocol.types import Reason, Requirements
-from gpulayer_server.scheduling.candidate import Candidate
 
 #: How much it takes to mend one constraint: a label is a word, a package an install; a card has to be bought.
 _COST: Mapping[str, float] = {
@@ -32,7 +32,14 @@ _MENDED = 5.0  # something that is there and broken: a sick device, a driver
 _MUCH = 20.0  # from here on it is another machine that helps
 
 
-def nearest(requirements: Requirements, workers: Sequence[Candidate], reasons: Sequence[Reason]) -> str:
+class Named(Protocol):
+    """A worker, of which only the name matters here: reasons may be older than what it is now."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def nearest(requirements: Requirements, workers: Sequence[Named], reasons: Sequence[Reason]) -> str:
     """The step that would make a job fit, in one line; '' where none is known, or where waiting is all there is to do.
 
     Args:
@@ -84,6 +91,8 @@ def _lacking(reason: Reason) -> float:
 def _of_machines(too_few: Reason, unable: Mapping[str, Sequence[Reason]]) -> str:
     """What would let as many more machines take their part as are lacking; '' where that takes other machines."""
     lacking = int(_lacking(too_few))
+    if lacking < 1:  # there are enough of them, too far apart
+        return ""
     easy = sorted((_cost(mine), name) for name, mine in unable.items())[:lacking]
     if len(easy) < lacking or any(cost >= _MUCH for cost, _ in easy):
         return ""

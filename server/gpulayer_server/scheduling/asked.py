@@ -64,10 +64,12 @@ class Asked:
     driver: Numbers | None
     driver_text: str
     frameworks: tuple[AskedFramework, ...]
+    framework_names: frozenset[str]
     python: SpecifierSet | None
     os: str
     arch: str
     labels: tuple[tuple[str, str], ...]
+    choosy: bool  # whether anything is asked of devices but their kind
 
 
 def arch_of(text: str) -> str:
@@ -87,6 +89,8 @@ def asked(requirements: Requirements) -> Asked:
     if problem is not None:
         raise ValueError(problem)
     globs = requirements.device_names
+    frameworks = tuple(_framework(text) for text in requirements.frameworks)
+    of_devices = (requirements.min_vram_bytes, requirements.vram_share_bytes, globs)
     return Asked(
         kind=requirements.device_kind,
         count=requirements.device_count,
@@ -98,11 +102,13 @@ def asked(requirements: Requirements) -> Asked:
         capability_text=requirements.min_capability,
         driver=numbers(requirements.min_driver) if requirements.min_driver else None,
         driver_text=requirements.min_driver,
-        frameworks=tuple(_framework(text) for text in requirements.frameworks),
+        frameworks=frameworks,
+        framework_names=frozenset(each.name for each in frameworks),
         python=SpecifierSet(requirements.python) if requirements.python else None,
         os=os_of(requirements.os),
         arch=arch_of(requirements.arch),
         labels=tuple(_label(text) for text in requirements.labels),
+        choosy=any((*of_devices, requirements.min_capability, requirements.min_driver, frameworks)),
     )
 
 

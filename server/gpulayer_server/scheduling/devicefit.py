@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+
 from gpulayer.protocol.types import Device, Framework, Inventory
 from gpulayer_server.scheduling import figures, versions
 from gpulayer_server.scheduling.asked import Asked
@@ -9,10 +12,10 @@ from gpulayer_server.scheduling.asked import Asked
 
 def usable(asks: Asked, device: Device, inventory: Inventory) -> bool:
     """Whether a job could use this device."""
-    return (
-        device.kind == asks.kind
-        and not device.sick
-        and named(asks, device)
+    if device.kind != asks.kind or device.sick:
+        return False
+    return not asks.choosy or (
+        named(asks, device)
         and large(asks, inventory, device)
         and shareable(asks, inventory, device)
         and capable(asks, device)
@@ -33,10 +36,13 @@ def enough(asks: Asked, inventory: Inventory) -> bool:
 
 def named(asks: Asked, device: Device) -> bool:
     """Whether its name fits, from any word on: 'A100*' fits 'NVIDIA A100-SXM4-40GB'."""
-    if asks.names is None:
-        return True
-    words = device.name.lower().split()
-    return any(asks.names.match(" ".join(words[at:])) is not None for at in range(max(1, len(words))))
+    return asks.names is None or _fits_name(asks.names, device.name)
+
+
+@lru_cache(maxsize=16384)
+def _fits_name(names: re.Pattern[str], name: str) -> bool:
+    words = name.lower().split()
+    return any(names.match(" ".join(words[at:])) is not None for at in range(max(1, len(words))))
 
 
 def large(asks: Asked, inventory: Inventory, device: Device) -> bool:
@@ -67,11 +73,13 @@ def driven(asks: Asked, device: Device) -> bool:
 
 def tried(asks: Asked, inventory: Inventory) -> list[Framework]:
     """Of the frameworks that are asked for: those of which it is known on which devices they compute."""
-    names = {each.name for each in asks.frameworks}
     return [
         each
         for each in inventory.frameworks
-        if each.name in names and each.devices and asks.kind in each.works and each.name not in inventory.probing
+        if each.devices
+        and each.name in asks.framework_names
+        and asks.kind in each.works
+        and each.name not in inventory.probing
     ]
 
 

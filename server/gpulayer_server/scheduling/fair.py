@@ -83,16 +83,16 @@ class Turns(Generic[Key]):
         self._passed: dict[Group, Order] = {}
         self._heap: list[tuple[int, int, Order, str]] = []  # priority, weight, order, owner
         self._due: list[Group] = list(queue.groups())  # whose next one is to be found
-        queue.new_groups.clear()
+        queue.joined.clear()
         self._turn: Group | None = None
 
     def next(self) -> Key | None:
         """Whose turn it is now; None where the walk is over."""
         while True:
             groups = self._queue.groups()
-            if self._queue.new_groups:  # one of lower priority is first in its class now
-                self._due += self._queue.new_groups
-                self._queue.new_groups.clear()
+            if self._queue.joined:  # classes of which another task is first now, perhaps one of lower priority
+                self._due += self._queue.joined
+                self._queue.joined.clear()
             for group in self._due:
                 self._find(group, groups.get(group))
             self._due.clear()

@@ -5,10 +5,10 @@ now (`busy`) goes away by itself. `fits` and `has_room` are their quick forms, o
 
 Codes of reasons that stay: worker_name, worker_unknown, no_worker, slots, os, arch, python, ram, cpu, label,
 device_kind (none of that kind), device_count, device_name, vram, vram_share, capability, driver, framework (not
-installed), framework_version, framework_device (does not work there), nodes (too few machines). Of those that pass, in
-the field `temporary`: out_of_reach, disk, slots, probing, devices_busy, vram_busy, foreign (somebody else's process),
-ram_busy, cpu_busy, nodes. `wanted` and `found` are bytes, counts or versions as the constraint has them; of
-framework_device the kind and the kinds on which it works, or how many devices.
+installed), framework_version, framework_device (does not work there), nodes (too few machines, or too far apart). Of
+those that pass, in the field `temporary`: out_of_reach, disk, slots, probing, devices_busy, vram_busy, foreign
+(somebody else's process), ram_busy, cpu_busy, nodes. `wanted` and `found` are bytes, counts or versions as the
+constraint has them; of framework_device the kind and the kinds on which it works, or how many devices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from gpulayer.protocol.types import Device, Inventory, Reason, Requirements
-from gpulayer_server.scheduling import devicefit, vacancy
+from gpulayer_server.scheduling import devicefit, gang, vacancy
 from gpulayer_server.scheduling.asked import asked, os_of
 from gpulayer_server.scheduling.candidate import Candidate as Candidate
 from gpulayer_server.scheduling.candidate import Each as Each
@@ -169,7 +169,7 @@ def explain(
         text = f"no worker is connected; {JOIN}"
         reasons.append(Reason(worker="", code="no_worker", text=text, temporary=True, remedy=f"add a machine: {JOIN}"))
     if requirements.nodes > 1 and workers:
-        reasons = _too_few(requirements, able, ready) + reasons
+        reasons = _of_many(requirements, able, ready) + reasons
     names = [worker.name for worker in workers]
     if requirements.worker is not None and requirements.worker not in names:
         reasons.insert(0, _unknown(requirements.worker, names))
@@ -186,21 +186,27 @@ def _unknown(wanted: str, names: Sequence[str]) -> Reason:
     )
 
 
-def _too_few(requirements: Requirements, able: Sequence[Candidate], ready: Sequence[Candidate]) -> list[Reason]:
-    """That many machines are needed at once; and that of each that could take its part, so that none is without."""
+def _of_many(requirements: Requirements, able: Sequence[Candidate], ready: Sequence[Candidate]) -> list[Reason]:
+    """Why a job can't have as many machines at once as it takes, or none near enough to each other; and that for each
+    machine that could take its part, so that none is without a line.
+    """
     nodes = requirements.nodes
-    lacking = len(able) < nodes
-    found = len(able) if lacking else len(ready)
-    if found >= nodes:
+    lasting = len(able) < nodes or bool(gang.apart(requirements, able))
+    there = able if lasting else ready
+    found, apart = len(there), gang.apart(requirements, there)
+    if found >= nodes and not apart:
         return []
-    what = "could take it" if lacking else ("has room now" if found == 1 else "have room now")
-    more = count(nodes - found, "more machine")
-    remedy = f"add {more} that could take it, or ask for fewer nodes: {JOIN}" if lacking else ""
-    text = f"needs {nodes} machines at once, {found} {what}"
-    line = Reason(worker="", code="nodes", text=text, temporary=not lacking, wanted=nodes, found=found, remedy=remedy)
-    each = f"could take its part of {nodes} machines, and waits for {more}"
+    if apart:
+        text, lacking = apart, "machines near it"
+        remedy = "ask for another group locality than require" if lasting else ""
+    else:
+        what = "could take it" if lasting else ("has room now" if found == 1 else "have room now")
+        text, lacking = f"needs {nodes} machines at once, {found} {what}", count(nodes - found, "more machine")
+        remedy = f"add {lacking} that could take it, or ask for fewer nodes: {JOIN}" if lasting else ""
+    each = f"could take its part of {nodes} machines, and waits for {lacking}"
+    line = Reason(worker="", code="nodes", text=text, temporary=not lasting, wanted=nodes, found=found, remedy=remedy)
     return [line] + [
-        Reason(worker=worker.name, code="nodes", text=each, temporary=not lacking, wanted=nodes, found=found)
+        Reason(worker=worker.name, code="nodes", text=each, temporary=not lasting, wanted=nodes, found=found)
         for worker in ready
     ]
 

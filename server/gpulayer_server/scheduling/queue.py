@@ -76,7 +76,7 @@ class Queue(Generic[Key]):
         """`owner_of`: whose class it is; without it all are of one owner. `varied`: whether its tasks may be unlike."""
         self.fresh: dict[Key, None] = {}  # classes with a first task unlike the one before, since somebody cleared this
         self.left = False  # likewise: a first task has left
-        self.new_groups: list[Group] = []  # since somebody cleared this
+        self.joined: dict[Group, None] = {}  # groups that a class came into, since somebody cleared this
         self._owner_of = owner_of
         self._varied = varied
         self._classes: dict[Key, _Waiting] = {}
@@ -146,11 +146,8 @@ class Queue(Generic[Key]):
                 order = waiting.first()[0]
                 group = (order[0], self._owner_of(key) if self._owner_of is not None else "")
                 self._filed[key] = (group, order)
-                places = self._groups.get(group)
-                if places is None:
-                    places = self._groups[group] = []
-                    self.new_groups.append(group)
-                insort(places, (order, key), key=_order)
+                insort(self._groups.setdefault(group, []), (order, key), key=_order)
+                self.joined[group] = None
         self._moved.clear()
         return self._groups
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deployment import Deployment
+from tests.support.tree import files_under
 
 Mount = Callable[[Path, int], None]
 
@@ -57,7 +58,7 @@ class Left:
 
 def half_written(folder: Path) -> list[Path]:
     """Temporary files of blobs and bundles, whose writers are gone."""
-    return [path for path in folder.rglob("*") if path.name.startswith(".new-") or path.name.endswith(".tmp")]
+    return [path for path in files_under(folder) if path.name.startswith(".new-") or path.name.endswith(".tmp")]
 
 
 @pytest.fixture

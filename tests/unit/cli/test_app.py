@@ -45,6 +45,7 @@ def test_help_teaches_by_example(gpulayer: Gpulayer) -> None:
         ("token", "list"),
         ("token", "revoke"),
         ("resources", "list"),
+        ("resources", "detect"),
     ],
     ids=" ".join,
 )

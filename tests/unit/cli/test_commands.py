@@ -16,7 +16,7 @@ from gpulayer.cli.__main__ import run
 from gpulayer.client.asks import Listening, NewToken, TokenView
 from gpulayer.client.errors import RequestRefused
 from gpulayer.client.submission import Input, Source
-from gpulayer.protocol.types import AttemptView, JobView, Outcome, Problem, Reason, State, TaskView
+from gpulayer.protocol.types import AttemptView, JobView, Outcome, Problem, Reason, Requirements, State, TaskView
 from gpulayer.source import Limits
 
 Gpulayer = Callable[..., Any]
@@ -125,6 +125,71 @@ def test_of_an_array_those_that_are_not_done(gpulayer: Gpulayer, client: Any) ->
     shown = gpulayer("job", "show", "k3f9").out.splitlines()
     assert shown[0] == "● 1 of 2 done · 1 failed · job k3f9"
     assert "  ✗ task 1 failed on box · ended by SIGSEGV" in shown
+
+
+def test_why_one_waits_and_what_would_help(gpulayer: Gpulayer, client: Any) -> None:
+    client.views["k3f9"] = JobView(
+        id="k3f9",
+        state=State.QUEUED,
+        requirements=Requirements(accelerator="cuda", devices=2, frameworks=("jax",)),
+        reasons=(
+            Reason(worker="gpu-box-1", code="devices_busy", text="cuda:0 busy: train.py by ana", temporary=True),
+            Reason(worker="gpu-box-1", code="slots", text="all 2 slots busy", temporary=True),
+            Reason(worker="mac", code="device_kind", text="no cuda device"),
+        ),
+        nearest="wait for train.py",
+    )
+    client.answers["GET /v1/jobs/k3f9/attempts"] = []
+    shown = gpulayer("job", "show", "k3f9").out.splitlines()
+    assert [line for line in shown if line.split()[:1] == ["needs"]] == ["  needs      2 cuda · jax"]
+    assert shown[-4:] == [
+        "  gpu-box-1  cuda:0 busy: train.py by ana",
+        "             all 2 slots busy",
+        "  mac        no cuda device",
+        "nearest: wait for train.py",
+    ]
+
+
+def test_of_several_machines_at_once_each_is_a_task(gpulayer: Gpulayer, client: Any) -> None:
+    client.views["k3f9"] = replace(
+        client.views["k3f9"], state=State.RUNNING, tasks={"running": 2}, requirements=Requirements(nodes=2)
+    )
+    client.answers["GET /v1/jobs/k3f9/attempts"] = []
+    client.answers["GET /v1/jobs/k3f9/tasks"] = [
+        TaskView(index=n, state=State.RUNNING, worker=name) for n, name in enumerate(("box", "mac"))
+    ]
+    shown = gpulayer("job", "show", "k3f9").out.splitlines()
+    assert shown[0] == "● 0 of 2 done · 2 running · job k3f9"
+    assert shown[-2:] == ["  ● node 0 running on box", "  ● node 1 running on mac"]
+
+
+def test_limits_of_a_tokens_owner(gpulayer: Gpulayer, client: Any) -> None:
+    made = NewToken(id="t1", token="secret", role="submitter", name="students", max_running=4, max_devices=1)
+    client.answers["POST /v1/tokens"] = made
+    client.answers["GET /v1/listen"] = Listening()
+    said = gpulayer("token", "create", "--role", "submitter", "--max-running", "4", "--max-devices", "1")
+    assert (client.bodies[0]["max_running"], client.bodies[0]["max_devices"]) == (4, 1)
+    assert "at most 4 tasks, at most 1 device" in said.err
+    client.answers["GET /v1/tokens"] = [
+        TokenView(id="t1", role="submitter", name="students", state="live", max_running=4),
+        TokenView(id="t2", role="reader", name="eve", state="live"),
+    ]
+    lines = gpulayer("token", "list").out.splitlines()
+    assert [line.split("  ")[-1] for line in lines] == ["limits", "4 tasks", "–"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--role submitter --max-running 0", "--max-running: 0 is too few: at least 1"),
+        ("--role submitter --max-devices some", "--max-devices: 'some' is no whole number"),
+        ("--role join --max-running 2", "--max-running and --max-devices are of tokens that submit jobs, not of role join"),
+    ],
+)
+def test_limits_that_are_none(gpulayer: Gpulayer, client: Any, words: str, line: str) -> None:
+    said = gpulayer("token", "create", *words.split())
+    assert (said.code, said.err, client.asked) == (2, f"gpulayer: {line}
+", [])
 
 
 def test_logs(gpulayer: Gpulayer, client: Any) -> None:

@@ -20,6 +20,9 @@ def test_all_of_it() -> None:
         accelerator="cuda",
         devices=2,
         worker="box",
+        min_vram="40GB",
+        frameworks=["torch>=2.4"],
+        wait_for_worker=True,
         retries=3,
         timeout_s=60,
         grace_s=1,
@@ -32,7 +35,10 @@ def test_all_of_it() -> None:
         command=CommandSpec(
             argv=("python", "train.py"), bundle="d" * 64, env={"LR": "0.1"}, cwd="src", output_globs=("a/**", "b")
         ),
-        requirements=Requirements(accelerator="cuda", devices=2, worker="box"),
+        requirements=Requirements(
+            accelerator="cuda", devices=2, worker="box", min_vram_bytes=40_000_000_000, frameworks=("torch>=2.4",)
+        ),
+        wait_for_worker=True,
         name="train.py",
         timeout_s=60,
         grace_s=1,
@@ -103,7 +109,10 @@ def test_what_is_no_array(array: Any) -> None:
         ({"argv": ["x"], "cwd": "a/../.."}, "lies outside the job's folder"),
         ({"argv": ["x"], "outputs": "a"}, r"outputs='a' is one text; give a list: \['a'\]"),
         ({"argv": ["x"], "outputs": ["../a"]}, "is no glob below the job's folder"),
-        ({"argv": ["x"], "devices": 2}, "name their kind too"),
+        ({"argv": ["x"], "devices": 2}, "devices counts accelerators: name their kind too, like accelerator='cuda'"),
+        ({"argv": ["x"], "frameworks": "pytorch"}, "frameworks: unknown framework 'pytorch'"),
+        ({"argv": ["x"], "nodes": 2, "array": 3}, "on 2 machines at once can't have an array"),
+        ({"argv": ["x"], "nodes": 2, "retries": 1}, "on 2 machines at once can't have retries"),
         ({"argv": ["x"], "timeout_s": 0}, "timeout_s=0 leaves no time at all"),
         ({"argv": ["x"], "grace_s": float("nan")}, "less than nothing"),
         ({"argv": ["x"], "retries": -1}, "less than nothing"),

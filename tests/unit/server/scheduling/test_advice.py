@@ -103,3 +103,10 @@ def test_of_many_machines_as_many_are_mended_as_are_lacking():
     assert advice(asked, able, box(card(), name="b"), box(name="c")) == "install torch with CUDA 12.x on b"
     assert advice(asked, able, box(name="c")).startswith("add 1 more machine that could take it")
     assert advice(asks(2, nodes=2), *[box(*cards(2), name=name) for name in "ab"]) == ""
+
+
+def test_of_machines_too_far_apart_the_policy_is_told():
+    asked = Requirements(nodes=2, locality="require")
+    assert advice(asked, box(name="a", zone="x"), box(name="b", zone="y")) == (
+        "ask for another group locality than require"
+    )

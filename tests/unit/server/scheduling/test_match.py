@@ -178,6 +178,30 @@ def test_machines_that_could_take_their_part_wait_for_the_others():
     assert explain(Requirements(nodes=2), [box(name="a"), box(name="b"), box(name="c")]) == ()
 
 
+def test_machines_that_are_too_far_apart_are_told():
+    group = "gpulayer.dev/network-group"
+    near = [box(name=name, labels={group: "ib-1"}) for name in ("a", "b")]
+    asked = Requirements(nodes=3, locality="require")
+    reasons = explain(asked, [*near, box(name="c", labels={group: "ib-2"})])
+    assert [(reason.worker, reason.text, reason.temporary) for reason in reasons] == [
+        ("", "needs 3 machines of one network group, zone or region, the most are 2 in network group ib-1", False),
+        *[(name, "could take its part of 3 machines, and waits for machines near it", False) for name in "abc"],
+    ]
+    assert reasons[0].remedy == "ask for another group locality than require"
+    assert explain(Requirements(nodes=2, locality="require"), near) == ()
+
+
+def test_machines_near_each_other_that_are_busy_are_waited_for():
+    near = [box(name=name, zone="eu-1", slots_free=free) for name, free in (("a", 1), ("b", 0))]
+    reasons = explain(Requirements(nodes=2, locality="require"), [*near, box(name="c", zone="eu-2")])
+    assert [(reason.worker, reason.code, reason.temporary) for reason in reasons] == [
+        ("", "nodes", True),
+        ("a", "nodes", True),
+        ("c", "nodes", True),
+        ("b", "slots", True),
+    ]
+
+
 def test_a_worker_that_takes_no_more_says_why_and_is_passed_over():
     full = box(name="full", full="its disk has 0.4 GB left")
     [reason] = busy(ANY, full)

@@ -133,6 +133,26 @@ def test_what_is_not_told_is_unknown() -> None:
     assert found.seats == {"GPU-01": Seat(numa=1), "GPU-02": Seat(cpus=(3,))}
 
 
+def test_sixteen_devices_and_as_many_cards() -> None:
+    names = [f"GPU{at}" for at in range(16)] + [f"mlx5_{at}" for at in range(10)]
+    lines = ["        " + "".join(f"{name:8}" for name in [*names, "CPU Affinity"])]
+    for row in names:
+        cells = [" X" if row == name else "NV6" if row[0] == name[0] == "G" else "SYS" for name in names]
+        lines.append(f"{row:8}" + "".join(f"{cell:8}" for cell in cells) + "0-23,48-71")
+    found = parse("\n".join(lines) + "\n\nLegend:\n", UUIDS)
+    assert matrix(found, 16) == [" ".join("x" if a == b else "NV6" for b in range(16)) for a in range(16)]
+    assert found.seats["GPU-15"].cpus == (*range(24), *range(48, 72))
+
+
+def test_a_machine_with_one_node_leaves_that_column_empty() -> None:
+    text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-127\t\tN/A\nGPU1\tSYS\t X \t0-127\t\tN/A\n"
+    for form in (text, spaced(text)):
+        found = parse(form, UUIDS)
+        assert matrix(found, 2) == ["x SYS", "SYS x"]
+        assert {seat.numa for seat in found.seats.values()} <= {None}
+    assert parse(text, UUIDS).seats["GPU-01"].cpus == tuple(range(128))
+
+
 def test_devices_that_are_not_ours_have_no_links() -> None:
     found = parse(RECORDED["dgx1-v100-8gpu"], ("", "b", "", "a"))
     assert found.links == (Link(a="a", b="b", kind="NV", count=1),)

@@ -44,9 +44,9 @@ class Place:
         path = self.note.with_name(f"note.{name}")
         path.write_text(why) if why else path.unlink()
 
-    def probes(self, **more: Callable[[], set[str]]) -> Probes:
+    def probes(self, busy: Callable[[], set[str]] = set) -> Probes:
         """As an agent that starts has them."""
-        return Probes(self.python, self.data, **more)
+        return Probes(self.python, self.data, busy=busy)
 
 
 @pytest.fixture

@@ -1,0 +1,82 @@
+"""`gl.explain`, `Client.explain` and its awaited twin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+import gpulayer as gl
+from gpulayer.client import asks
+from gpulayer.client.command import CommandRefused
+from gpulayer.protocol.types import Explanation, Placement, Reason, Requirements
+from tests.support.answering import Answer, Answering, answering
+
+REJECTED = Explanation(
+    placement=Placement.REJECTED,
+    reasons=(Reason(worker="box", code="device_kind", text="no cuda device, it has mps", wanted=1, found=0),),
+    nearest="add a machine",
+)
+TABLE = "scheduling: no eligible worker\n  box  no cuda device, it has mps\nnearest: add a machine"
+
+
+def test_what_is_asked_and_how_the_answer_is_read() -> None:
+    ask = asks.explain(Requirements(accelerator="cuda", frameworks=("torch>=2.4",)), wait_for_worker=True)
+    assert (ask.method, ask.path) == ("POST", "/v1/explain")
+    assert msgspec.json.decode(ask.content or b"") == {
+        "requirements": {"accelerator": "cuda", "frameworks": ["torch>=2.4"]},
+        "wait_for_worker": True,
+    }
+    explanation = ask.answer(200, msgspec.json.encode(REJECTED))
+    assert isinstance(explanation, gl.Explanation)
+    assert (repr(explanation), str(explanation), bool(explanation)) == (TABLE, TABLE, False)
+    assert (explanation.reasons[0].wanted, explanation.nearest) == (1, "add a machine")
+
+
+@pytest.mark.parametrize("placement", [Placement.PLACED, Placement.WAITING])
+def test_one_that_would_be_taken_is_true(placement: Placement) -> None:
+    assert gl.Explanation(placement=placement)
+
+
+@pytest.fixture
+def plane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
+    """A control plane elsewhere that rejects everything."""
+    with answering(lambda asked: Answer(body=msgspec.json.encode(REJECTED))) as plane:
+        monkeypatch.setenv("GPULAYER_URL", plane.url)
+        monkeypatch.setenv("GPULAYER_TOKEN", "secret")
+        yield plane
+
+
+def bodies(plane: Answering) -> list[Any]:
+    return [asked.body for asked in plane.asked if asked.line == "POST /v1/explain"]
+
+
+WISH = {"requirements": {"accelerator": "cuda", "min_vram_bytes": 40_000_000_000}, "wait_for_worker": True}
+
+
+def test_from_a_program(plane: Answering) -> None:
+    assert str(gl.explain(accelerator="cuda", min_vram="40GB", wait_for_worker=True)) == TABLE
+    with gl.Client() as client:
+        assert client.explain(accelerator="cuda", min_vram=40_000_000_000, wait_for_worker=True) == gl.explain()
+    nothing = {"requirements": {}, "wait_for_worker": False}
+    assert bodies(plane) == [WISH, WISH, nothing]
+
+
+def test_awaited(plane: Answering) -> None:
+    async def ask() -> gl.Explanation:
+        async with gl.AsyncClient() as client:
+            return await client.explain(accelerator="cuda", min_vram="40GB", wait_for_worker=True)
+
+    assert repr(asyncio.run(ask())) == TABLE
+    assert bodies(plane) == [WISH]
+
+
+def test_what_can_not_be_asked_is_said_before_anybody_is_asked(plane: Answering) -> None:
+    with pytest.raises(CommandRefused, match=r"^min_vram: 'lots' is no size; write it like 40GB$"):
+        gl.explain(accelerator="cuda", min_vram="lots")
+    with pytest.raises(TypeError, match="acelerator"):
+        gl.explain(acelerator="cuda")  # type: ignore[call-arg]
+    assert plane.asked == []

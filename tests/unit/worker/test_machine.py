@@ -1,0 +1,400 @@
+"""The machine as a worker tells of it: what changes is told, what fails is a problem, what is sick is alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpulayer.protocol.types import Framework, Inventory, Outcome, Sample, State
+from gpulayer_worker import machine as machine_module
+from gpulayer_worker.inventory.nvml import Nvml
+from gpulayer_worker.inventory.nvmlchild import answer
+from gpulayer_worker.inventory.nvmlguard import NvmlGuard, NvmlTrouble
+from gpulayer_worker.layout import Layout
+from gpulayer_worker.machine import Machine
+from gpulayer_worker.options import Options
+from tests.support import fakenvml
+from tests.support.fakenvml import GB, Fake, card
+
+FIRST, SECOND = card(0)["uuid"], card(1)["uuid"]
+FAILED = Outcome(state=State.FAILED, error="CUDA error: uncorrectable ECC error encountered")
+
+
+class Guard(NvmlGuard):
+    """Asks a made-up NVML in this process."""
+
+    def __init__(self, of: fakenvml.Machine):
+        super().__init__()
+        self.fake = Fake(of)
+        self.nvml: Nvml | None = None
+        self.open = asyncio.Event()  # until it is set nobody is answered
+        self.open.set()
+
+    async def ask(self, question: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        self.present = self.fake.of["present"]
+        await self.open.wait()
+        try:
+            self.nvml = self.nvml or Nvml(self.fake)
+            return json.loads(json.dumps(answer(self.nvml, question)))
+        except fakenvml.NVMLError as error:
+            self.nvml = None
+            raise NvmlTrouble(str(error)) from error
+
+
+class Prober:
+    """Probes as it is told to."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, str] = {}  # by UUID; '' works
+        self.probed: list[str] = []
+        self.anew: list[str] = []
+        self.tell: Callable[[Framework], None] = lambda _: None
+
+    def packages(self) -> Any:
+        return SimpleNamespace(python="3.12.1", problem="")
+
+    def names(self) -> tuple[str, ...]:
+        return ("torch",)
+
+    def known(self, inventory: Inventory) -> tuple[Framework, ...]:
+        return (Framework(name="mlx", version="0.30"),)
+
+    async def watch(self, inventory: Callable[[], Inventory], tell: Callable[[Framework], None]) -> None:
+        self.tell = tell
+        await asyncio.Event().wait()
+
+    def again(self, uuid: str) -> None:
+        self.anew.append(uuid)
+
+    async def probe_device(self, uuid: str) -> str:
+        self.probed.append(uuid)
+        return self.verdicts.get(uuid, "")
+
+
+class Bench:
+    """A machine, and what it told."""
+
+    def __init__(self, folder: Path, of: fakenvml.Machine, **options: Any):
+        self.guard, self.prober = Guard(of), Prober()
+        self.told: list[Inventory] = []
+        self.samples: list[Sample] = []
+        self.news = asyncio.Event()
+        self.machine = Machine(
+            Options(data=folder, name="w", slots=1, python="python", **options),
+            Layout(folder),
+            {"NO_GCE_CHECK": "true"},
+            changed=self._changed,
+            measured=self._measured,
+            prober=self.prober,
+            guard=self.guard,
+        )
+
+    def _changed(self, inventory: Inventory) -> None:
+        self.told.append(inventory)
+        self.news.set()
+
+    def _measured(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        self.news.set()
+
+    async def start(self) -> None:
+        await self.machine.start()
+        self.machine.open()
+
+    async def until(self, what: Callable[[], Any]) -> None:
+        """Wait for news until it is so."""
+        while not what():
+            self.news.clear()
+            await self.news.wait()
+
+    async def ticked(self) -> None:
+        """One second, and all that comes of it."""
+        self.machine.tick(connected=True)
+        while self.machine._sampling or any("probe_device" in repr(task) for task in self.machine._tasks):
+            await asyncio.sleep(0)
+
+    @property
+    def sick(self) -> dict[str, str]:
+        return {device.uuid: device.sick for device in self.machine.inventory.devices if device.sick}
+
+
+def run(
+    folder: Path,
+    of: fakenvml.Machine,
+    test: Callable[[Bench], Awaitable[None]],
+    *,
+    started: bool = True,
+    **options: Any,
+) -> None:
+    async def go() -> None:
+        bench = Bench(folder, of, **options)
+        try:
+            if started:
+                await bench.start()
+            await test(bench)
+        finally:
+            bench.guard.open.set()
+            await bench.machine.close()
+
+    asyncio.run(go())
+
+
+# ---------------------------------------------------------------- what there is
+
+
+def test_the_hello_says_what_is_known(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        inventory = bench.machine.inventory
+        assert [device.uuid for device in inventory.devices] == [FIRST]
+        assert (inventory.region, inventory.zone, inventory.labels) == ("eu", "eu-a", {"team": "vision"})
+        assert (inventory.python, inventory.cuda) == ("3.12.1", "12.2")
+        assert inventory.probing == ("torch",)
+        assert [framework.name for framework in inventory.frameworks] == ["mlx"]
+        assert bench.told == []
+
+    run(tmp_path, fakenvml.t4(), test, region="eu", zone="eu-a", labels={"team": "vision"})
+
+
+def test_a_driver_that_fails_is_a_problem_and_its_devices_come_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_FIRST_AGAIN_S", 0.01)
+
+    async def test(bench: Bench) -> None:
+        assert bench.machine.inventory.devices == ()
+        assert bench.machine.inventory.problems == (
+            "NVIDIA devices present, NVML failed: Driver/library version mismatch",
+        )
+        bench.guard.fake.of = fakenvml.t4()
+        await bench.until(lambda: bench.told)
+        assert bench.told[-1].problems == ()
+        assert [device.uuid for device in bench.told[-1].devices] == [FIRST]
+
+    run(tmp_path, fakenvml.broken(), test)
+
+
+def test_without_devices_nothing_is_said_of_nvml(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        assert bench.machine.inventory.problems == ()
+        await bench.ticked()
+        assert len(bench.samples) == 1
+
+    run(tmp_path, fakenvml.broken("NVML Shared Library Not Found") | {"present": False}, test)
+
+
+def test_a_driver_that_takes_its_time_does_not_hold_up_the_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_JOIN_WAITS_S", 0.01)
+
+    async def test(bench: Bench) -> None:
+        bench.guard.open.clear()
+        await bench.start()
+        assert bench.machine.inventory.problems == ("NVIDIA devices present, NVML has not answered yet",)
+        bench.guard.open.set()
+        await bench.until(lambda: bench.told)
+        assert bench.told[-1].problems == ()
+        assert bench.told[-1].devices
+
+    run(tmp_path, fakenvml.t4(), test, started=False)
+
+
+def test_a_driver_that_fails_later_leaves_its_devices_shown_as_sick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_FIRST_AGAIN_S", 0.01)
+
+    async def test(bench: Bench) -> None:
+        bench.guard.fake.of, bench.guard.nvml = fakenvml.broken("GPU is lost"), None
+        await bench.ticked()
+        await bench.until(lambda: bench.told)
+        assert bench.told[-1].problems == ("NVIDIA devices present, NVML failed: GPU is lost",)
+        assert [(device.uuid, device.sick) for device in bench.told[-1].devices] == [
+            (FIRST, "NVML failed: GPU is lost")
+        ]
+        bench.guard.fake.of = fakenvml.t4()
+        await bench.until(lambda: not bench.sick)
+        assert bench.told[-1].problems == ()
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
+def test_a_device_that_is_gone_is_sick_and_slices_made_anew_are_not_missed(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        remade = fakenvml.mig(1)
+        remade["cards"][0]["slices"][0]["uuid"] = "MIG-new"
+        del remade["cards"][1]
+        bench.guard.fake.of = remade
+        bench.machine._nvml_asked.set()
+        await bench.until(lambda: bench.told)
+        assert [(device.uuid, device.sick) for device in bench.told[-1].devices] == [
+            ("MIG-new", ""),
+            (SECOND, "it is gone: NVML does not list it any more"),
+        ]
+
+    run(tmp_path, fakenvml.mig(), test)
+
+
+# ---------------------------------------------------------------- sick devices
+
+
+def test_a_card_whose_counters_say_so_is_sick_until_they_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_HEALTH_EVERY", 1)
+
+    async def test(bench: Bench) -> None:
+        cards = bench.guard.fake.of["cards"]
+        cards[1]["ecc"] = 2
+        await bench.ticked()
+        assert list(bench.sick) == [SECOND]
+        assert bench.sick[SECOND].startswith("2 uncorrected ECC errors")
+        assert bench.told[-1] == bench.machine.inventory
+        cards[1]["ecc"] = 0
+        await bench.ticked()
+        assert bench.sick == {}
+
+    run(tmp_path, fakenvml.machine(card(0), card(1)), test)
+
+
+def test_an_xid_quarantines_its_device_alone_until_a_probe_passes(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.prober.verdicts[SECOND] = "it computed 3 instead of 4"
+        bench.guard.fake.of["xids"] = [[1, 94]]
+        await bench.ticked()
+        assert bench.sick == {SECOND: "Xid 94: contained ECC error"}
+        await bench.ticked()
+        assert bench.sick == {SECOND: "it computed 3 instead of 4"}
+        assert bench.prober.probed == [SECOND]
+        bench.prober.verdicts[SECOND] = ""
+        bench.machine._quarantine._patients[SECOND].due_s = 0.0
+        await bench.ticked()
+        assert bench.sick == {}
+        assert SECOND in bench.prober.anew  # what is known of frameworks there is of another time
+
+    run(tmp_path, fakenvml.machine(card(0), card(1)), test)
+
+
+def test_a_job_that_smells_has_its_device_probed_and_the_programs_own_faults_do_not(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        first, second = bench.machine.inventory.devices
+        own = Outcome(state=State.FAILED, error="RuntimeError: CUDA error: device-side assert triggered")
+        bench.machine.ended([first], own)
+        bench.machine.ended([first], Outcome(state=State.SUCCEEDED, tail=FAILED.error))
+        bench.machine.ended([second], FAILED)
+        assert bench.sick == {SECOND: f"a job on it ended with: {FAILED.error}"}
+        await bench.ticked()
+        assert bench.prober.probed == [SECOND]
+        assert bench.sick == {}  # it works
+
+    run(tmp_path, fakenvml.machine(card(0), card(1)), test)
+
+
+def test_the_next_agent_goes_on_with_what_was_sick(tmp_path: Path) -> None:
+    async def falls(bench: Bench) -> None:
+        bench.prober.verdicts[FIRST] = "no answer"
+        bench.machine.ended(bench.machine.inventory.devices, FAILED)
+        await bench.ticked()
+        assert bench.sick == {FIRST: "no answer"}
+
+    async def comes(bench: Bench) -> None:
+        assert bench.sick == {FIRST: "no answer"}  # in the hello already
+        await bench.ticked()
+        assert bench.sick == {}
+
+    async def is_well(bench: Bench) -> None:
+        assert bench.sick == {}
+
+    for test in (falls, comes, is_well):
+        run(tmp_path, fakenvml.t4(), test)
+
+
+# ---------------------------------------------------------------- probes
+
+
+def test_each_probe_that_comes_through_is_told(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await asyncio.sleep(0)
+        torch = Framework(name="torch", version="2.9", works=("cpu", "cuda"), devices=(FIRST,))
+        bench.prober.tell(torch)
+        assert bench.told[-1].probing == ()
+        assert torch in bench.told[-1].frameworks
+        bench.prober.tell(Framework(name="torch"))  # it was removed
+        assert [framework.name for framework in bench.told[-1].frameworks] == ["mlx"]
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
+def test_a_device_on_which_a_framework_fails_alone_is_looked_at(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await asyncio.sleep(0)
+        bench.prober.verdicts[SECOND] = "CUDA error: unknown error"
+        bench.prober.tell(Framework(name="torch", version="2.9", works=("cuda",), devices=(FIRST,)))
+        assert bench.sick == {}
+        await bench.ticked()
+        assert bench.sick == {SECOND: "CUDA error: unknown error"}
+
+    run(tmp_path, fakenvml.machine(card(0), card(1)), test)
+
+
+# ---------------------------------------------------------------- samples
+
+
+def test_samples_show_devices_and_are_sent_when_something_is_different(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "noticeable", lambda before, now: before.devices != now.devices)
+
+    async def test(bench: Bench) -> None:
+        await bench.ticked()
+        assert bench.samples[-1].devices[0].used_bytes == 0
+        await bench.ticked()
+        assert len(bench.samples) == 1
+        bench.guard.fake.of["cards"][0]["used"] = 3 * GB
+        await bench.ticked()
+        assert [sample.devices[0].used_bytes for sample in bench.samples] == [0, 3 * GB]
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
+def test_one_is_sent_every_ten_seconds_whatever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "noticeable", lambda before, now: False)
+
+    async def test(bench: Bench) -> None:
+        await bench.ticked()
+        bench.machine._sent_at_s -= 10.0
+        await bench.ticked()
+        assert len(bench.samples) == 2
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
+def test_out_of_touch_none_is_taken_and_the_first_one_after_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "noticeable", lambda before, now: False)
+
+    async def test(bench: Bench) -> None:
+        await bench.ticked()
+        asked = len(bench.guard.fake.calls)
+        bench.machine.tick(connected=False)
+        assert len(bench.guard.fake.calls) == asked
+        await bench.ticked()
+        assert len(bench.samples) == 2
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
+def test_a_devices_use_is_asked_for_by_uuid(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.guard.fake.of["cards"][0] |= {"used": GB, "processes": [[5, GB]]}
+        use = await bench.machine.use(FIRST)
+        assert (use.used_bytes, use.processes) == (GB, ((5, GB),))
+
+    run(tmp_path, fakenvml.t4(), test)
