@@ -1,10 +1,11 @@
-"""Checks on a CUDA machine, in a few minutes and without any registry: inventory, a cell on the device, kills.
+"""Checks on a CUDA machine, in a few minutes and without any registry: inventory with links, probes of frameworks, cells
+and commands on the device, peak memory, foreign processes, a device that seems sick, kills.
 
     python benchmarks/gpu_check.py --wheels DIR --out gpu_check.json
 
 The interpreter that runs this holds torch. What of our own dependencies it lacks comes from the folder of wheels, into
 a temporary environment on top of it; the checkout itself is used as it is. `--accelerator cpu` runs the same steps on
-any machine. The last line is one JSON object.
+any machine, those about devices over a card that is made up. The last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _headline(explanation: Explanation) -> str:
     if explanation.placement is Placement.WAITING:
         if not count:
             return "it would wait for a worker"
-        return f"it would wait, {'the eligible worker is' if count == 1 else f'all {count} eligible workers are'} busy"
+        return f"it would wait, {count} eligible worker{'s' if count > 1 else ''} but no room now"
     return f"not enough eligible workers, only {count}" if count else "no eligible worker"
 
 

@@ -15,6 +15,7 @@ from gpulayer.words import (
     duration,
     failure,
     limit,
+    needs,
     reasons,
     roughly,
     running_s,
@@ -22,7 +23,6 @@ from gpulayer.words import (
     state_of,
     symbol_of,
     visible,
-    wanted,
 )
 
 WIDTH = 80
@@ -187,7 +187,7 @@ def _job(job: JobView, now: float) -> Row:
 
 def _sought(job: JobView) -> str:
     """Where a job would like to be."""
-    sought = " ".join(filter(None, (wanted(job.requirements), job.requirements.worker)))
+    sought = needs(job.requirements)
     return f"needs {sought}" if sought else "–"
 
 

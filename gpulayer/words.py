@@ -281,6 +281,14 @@ def peak(job: JobView) -> str:
     return size(outcome.peak_device_bytes) + (f" of {whole_size(known)}" if known else "")
 
 
+def overall_line(job: JobView, now: float, more: str) -> str:
+    """One line about a job: of one with many tasks how many are where, once any of them was placed."""
+    before = (State.QUEUED.value, State.REJECTED.value)
+    if any(count for state, count in job.tasks.items() if state not in before):
+        return f"{progress_of(job)} · job {job.id}"
+    return status_line(job, now, more=more)
+
+
 def _on(job: JobView) -> str:
     return f" on {job.worker}" if job.worker else ""
 

@@ -24,7 +24,7 @@ FAILED = "GPULAYER_TEST_FAILED"
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep what failed, with the line that says why."""
     kept = os.environ.get(FAILED)
-    if report.failed and kept:
+    if report.failed and kept and "PYTEST_XDIST_WORKER" not in os.environ:  # there, whoever started it hears, too
         crash = getattr(report.longrepr, "reprcrash", None)
         why = str(getattr(crash, "message", report.longrepr)).strip().splitlines()
         with Path(kept).open("a", encoding="utf-8") as file:

@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-q"]
+BESIDE = ["-n", "2", "--dist", "loadfile"]  # two files at a time: most of the time they wait for processes
 MATRIX = "tests/faults/test_kill_matrix.py"
 CANNOT = 75  # of tests/support/unprivileged.py, where this machine has no way
 TOOLS = Path(PYTHON).parent
@@ -24,11 +25,11 @@ PARTS: dict[str, list[list[str]]] = {
     "lint": [[PYTHON, "-m", "ruff", "check", "."], [PYTHON, "-m", "ruff", "format", "--check", "."]],
     "types": [[PYTHON, "-m", "pyright"]],
     "layers": [[str(TOOLS / "lint-imports"), "--no-logo"]],
-    "unit": [[*PYTEST, "tests/unit"]],
+    "unit": [[*PYTEST, *BESIDE, "tests/unit"]],
     "simulation": [[*PYTEST, "tests/simulation"]],
-    "integration": [[*PYTEST, "tests/integration"]],
+    "integration": [[*PYTEST, *BESIDE, "tests/integration"]],
     "faults": [
-        [*PYTEST, "tests/faults"],
+        [*PYTEST, *BESIDE, "tests/faults"],
         [PYTHON, "tests/support/unprivileged.py", *PYTEST, "-p", "no:cacheprovider", MATRIX, "-k", "unprivileged"],
     ],
     "panel": [["npm", "--prefix", "labextension", "run", "--silent", each] for each in ("lint", "test")],

@@ -57,6 +57,24 @@ for number in range(COUNT):
     time.sleep(0.03)
 """
 
+#: Says its process id, then holds a gigabyte of the device for some seconds (COUNT, or four).
+HOLD = """
+import os, time
+print(os.getpid(), flush=True)
+if ON_CUDA:
+    import torch
+    held = torch.ones(1 << 28, dtype=torch.float32, device="cuda")
+    torch.cuda.synchronize()
+time.sleep(COUNT or 4)
+"""
+
+#: Ends as programs do on a device whose memory is broken.
+SICK = """
+import sys
+print("RuntimeError: CUDA error: uncorrectable ECC error encountered", file=sys.stderr)
+sys.exit(1)
+"""
+
 
 def on(body: str, accelerator: str, count: int = 0) -> str:
     """A cell's body for an accelerator."""

@@ -14,10 +14,9 @@ from gpulayer.words import (
     devices_short,
     duration,
     needs,
+    overall_line,
     program_end,
-    progress_of,
     size,
-    status_line,
 )
 
 _MOST_TASKS = 20
@@ -27,7 +26,7 @@ def details(
     job: JobView, attempts: Sequence[AttemptView], tasks: Sequence[TaskView], now: float, width: int = 100
 ) -> list[str]:
     """The job, what it asked for, why it waits, its tries, and of one with many tasks those that are not done."""
-    lines = [progress_of(job) + f" · job {job.id}" if job.tasks else status_line(job, now, more="all below")]
+    lines = [overall_line(job, now, "all below")]
     lines += [f"  {name:<10} {text}" for name, text in _facts(job) if text]
     if job.state in (State.QUEUED, State.REJECTED):
         lines += why_table(job, width)

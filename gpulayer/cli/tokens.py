@@ -73,7 +73,7 @@ def create(
         "max_devices": maybe(parse_count, max_devices, "--max-devices"),
     }
     if any(limits.values()) and role not in _SUBMIT:
-        raise UsageError(f"--max-running and --max-devices are of tokens that submit jobs, not of role {role}")
+        raise UsageError(f"--max-running and --max-devices are of tokens that submit jobs, not of {role} ones")
     with Terminal() as terminal, common.open_client() as client:
         made = client.ask(asks.new_token(role, name=name, expires_s=expires_s, single_use=single_use, **limits))
         if json:

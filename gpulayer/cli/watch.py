@@ -17,7 +17,7 @@ from gpulayer.client.following import LOOK_S, Following
 from gpulayer.client.remote import Unreachable
 from gpulayer.explaining import why_table
 from gpulayer.protocol.types import JobView, State
-from gpulayer.words import device_name, progress_of, status_line
+from gpulayer.words import device_name, overall_line, progress_of, status_line
 
 _HELD_BYTES = 256 * 1024
 _ARRAY_LOOK_S = 1.0
@@ -89,7 +89,7 @@ class Watch:
         while not self.view.terminal:
             woken.clear()
             self._act()
-            self._terminal.status(f"{progress_of(self.view)} · job {self.view.id}")
+            self._terminal.status(overall_line(self.view, time.time(), f"gpulayer job show {self.view.id}"))
             try:
                 self.view = self._client.api.ask(asks.job(self.view.id, wait_s=_ARRAY_LOOK_S), patience_s=0.0)
                 self._say_away(away=False)
@@ -192,7 +192,7 @@ class Watch:
 
 def ended_line(view: JobView) -> str:
     """How a job ended, in one line."""
-    if not view.tasks:
+    if not view.tasks or view.state is State.REJECTED:
         return status_line(view, time.time(), more=f"gpulayer job show {view.id}")
     more = "" if view.state is State.SUCCEEDED else f" · gpulayer job show {view.id} names them"
     return f"{progress_of(view)} · job {view.id}{more}"

@@ -87,7 +87,7 @@ class CellRun:
         if chance > 0.7:
             agent.emit(link.Doing(attempt=self.name, text="bringing files"))
         slow = agent.sim.random.random() < agent.plan.slow_starts
-        agent.after(12.0 * chance if slow else 0.5 * chance, self._prepared, kernel)
+        agent.after(12.0 * chance if slow else agent.plan.prepare_s * chance, self._prepared, kernel)
 
     def _session_kernel(self, session: str) -> Kernel | None:
         agent, machine = self.agent, self.agent.machine

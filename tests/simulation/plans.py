@@ -112,6 +112,7 @@ class Plan:
     late_events: float = 0.0  # what happened to an attempt or a session is heard once more, when it is let go of
     doubled_answers: float = 0.0  # the control plane says something twice
     small_frames: float = 0.0  # a frame ends wherever the sender had the time, not with all that there is to say
+    prepare_s: float = 0.5  # the longest preparation, but for the slow ones
     slow_starts: float = 0.0  # of preparations that take many seconds
     given_back: float = 0.0  # of attempts that can't be started where they are assigned
     failing_programs: float = 0.0  # of those that do not die, the ones that end with an error of their own
@@ -259,6 +260,7 @@ def _small(rng: Random, plan: Plan) -> None:
     kinds = {"cp_crash": 15.0, "agent_crash": 10.0, "break": 8.0, "dark": 15.0, "part": 15.0, "machine_sleep": 40.0}
     plan.faults = _some(rng, {**kinds, "cancel": 4.0, "machine_death": 40.0})
     plan.slow_starts = rng.choice((0.0, 0.02))
+    plan.prepare_s = rng.choice((0.5, 0.01))
     plan.chaos_s = rng.uniform(20, 60)
     plan.jobs = Jobs(
         count=rng.randint(4, 10),

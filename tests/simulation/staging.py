@@ -21,6 +21,7 @@ _MODULES = (
     "tests.simulation.situations",
     "tests.simulation.situations_of_words",
     "tests.simulation.situations_of_commands",
+    "tests.simulation.situations_of_fleets",
 )
 _scenarios: dict[str, Callable[[], None]] = {}
 

@@ -57,10 +57,10 @@ def test_a_long_reason_stays_in_its_column() -> None:
             "eligible now, it would run on a, b · cuda:0 A100, cuda:1 A100",
         ),
         (Explanation(placement=Placement.WAITING), "it would wait for a worker"),
-        (Explanation(placement=Placement.WAITING, eligible=("a",)), "it would wait, the eligible worker is busy"),
+        (Explanation(placement=Placement.WAITING, eligible=("a",)), "it would wait, 1 eligible worker but no room now"),
         (
             Explanation(placement=Placement.WAITING, eligible=("a", "b")),
-            "it would wait, all 2 eligible workers are busy",
+            "it would wait, 2 eligible workers but no room now",
         ),
         (Explanation(placement=Placement.REJECTED), "no eligible worker"),
         (Explanation(placement=Placement.REJECTED, eligible=("a",)), "not enough eligible workers, only 1"),

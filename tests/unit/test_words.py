@@ -15,6 +15,7 @@ from gpulayer.words import (
     needs,
     of_size,
     ordinal,
+    overall_line,
     peak,
     percent,
     progress_of,
@@ -231,6 +232,21 @@ def test_why_a_command_failed(outcome: Outcome, words: str) -> None:
 def test_how_far_an_array_is() -> None:
     job = JobView(id="k3f9", state=State.RUNNING, tasks={"succeeded": 31, "running": 4, "failed": 1, "queued": 60})
     assert progress_of(job) == "● 31 of 96 done · 4 running · 1 failed · 60 waiting"
+
+
+@pytest.mark.parametrize(
+    ("state", "tasks", "line"),
+    [
+        (State.QUEUED, {"queued": 2}, "○ waiting · box: all busy · job k3f9"),
+        (State.QUEUED, {"queued": 1, "succeeded": 1}, "○ 1 of 2 done · 1 waiting · job k3f9"),
+        (State.REJECTED, {"rejected": 2}, "✗ no eligible worker · job k3f9"),
+        (State.RUNNING, {"running": 2}, "● 0 of 2 done · 2 running · job k3f9"),
+        (State.RUNNING, {}, "● running on box · 0.0 s · job k3f9"),
+    ],
+)
+def test_a_job_of_many_tasks_in_one_line(state: State, tasks: dict[str, int], line: str) -> None:
+    busy = (Reason(worker="box", code="slots", text="all busy", temporary=True),)
+    assert overall_line(job(state, tasks=tasks, reasons=busy), 0.0, "job show k3f9") == line
 
 
 def test_what_was_held_back_is_not_called_impossible() -> None:

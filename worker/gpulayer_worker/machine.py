@@ -106,6 +106,7 @@ class Machine:
         self._host = await asyncio.to_thread(self._look_at_host)
         note = await asyncio.to_thread(self._layout.noted, self._layout.data, "quarantine")
         self._quarantine.take_up(note, time.monotonic())
+        self._noted = self._quarantine.note()
         self._compose()
         self._spawn(self._watch_nvidia())
         self._looks = [self._spawn(work) for work in (self._find_others(), self._find_place())]

@@ -74,6 +74,7 @@ class _Round:
         self.out = out
         self.queue, self.room = plane.queue, plane.room
         self.fresh, self.freed = plane.queue.fresh, plane.room.freed
+        self.unwanted: set[Wants[Worker]] = set()  # that fit nowhere where something came free
         self.kept: set[str] = set()  # workers whose next slot is for one that stands before the rest
 
     def go(self) -> None:
@@ -88,6 +89,7 @@ class _Round:
                     self.fresh.pop(line, None)
                     break
                 if self.room.willing and self.queue.classes() > 1 and _no_more_kept(self.plane):
+                    self.unwanted.clear()
                     turns.again()
             else:
                 self.fresh.pop(line, None)
@@ -104,19 +106,21 @@ class _Round:
         return False
 
     def _wanted(self, line: Line) -> bool:
+        """Whether a line is to be looked at: its first task came, or somewhere something is free that it fits on."""
         if line in self.fresh:
             return True
-        wants = waiting.wants_of(self.plane, line)
-        if wants is None:
+        wants = line.wants or waiting.wants_of(self.plane, line)
+        if wants is None or wants in self.unwanted:
             return False
         if len(self.freed) > _MANY:
             return True
-        kept = reserving.reserved_for(self.plane, line) if wants.big else {}
         for worker in self.freed.values():
             if self.room.could(wants, worker) or (wants.plain and self._may_wait(wants, worker)):
                 return True
-            if worker.id in kept and self._has_kept(wants, worker):
-                return True
+        if wants.big and self.plane.reservations:
+            kept = reserving.reserved_for(self.plane, line)
+            return any(self._has_kept(wants, self.freed[name]) for name in kept if name in self.freed)
+        self.unwanted.add(wants)
         return False
 
     def _may_wait(self, wants: Wants[Worker], worker: Worker) -> bool:
@@ -334,14 +338,23 @@ def _assign(
 
 def _reject_if_impossible(plane: Plane, line: Line, wants: Wants[Worker], task: Task, now: float, out: Effects) -> bool:
     """Reject a task that no worker could take; False: it waits."""
-    if line.patient or now < plane.local_expected_until:
+    if line.patient or now < plane.local_expected_until or _could(plane, wants, now):
         return False
-    requirements, nodes = wants.requirements, wants.nodes
-    if nodes == 1 and next(iter(plane.room.able(wants)), None) is not None:
-        return False
-    candidates = known(plane, now)
-    able = (each for each in candidates if plane.room.fits(wants, each))
-    if next(able, None) is not None if nodes == 1 else gang.could(requirements, able):
-        return False
-    reject(plane, task, explain(requirements, candidates), _NOBODY, now, out)
+    reject(plane, task, explain(wants.requirements, known(plane, now)), _NOBODY, now, out)
     return True
+
+
+def _could(plane: Plane, wants: Wants[Worker], now: float) -> bool:
+    """Whether those who are known could take it; looked at once for the fleet as it is, as long as they can."""
+    room = plane.room
+    if wants.possible == room.changes:
+        return True
+    if wants.nodes == 1:
+        possible = next(iter(room.able(wants)), None) is not None
+    else:
+        possible = gang.could(wants.requirements, room.able(wants))
+    if possible:
+        wants.possible = room.changes
+        return True
+    able = (worker for worker in known(plane, now) if room.fits(wants, worker))
+    return gang.could(wants.requirements, able) if wants.nodes > 1 else next(able, None) is not None

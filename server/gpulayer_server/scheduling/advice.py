@@ -52,7 +52,10 @@ def nearest(requirements: Requirements, workers: Sequence[Named], reasons: Seque
     if unknown is not None:
         return unknown.remedy
     names = [worker.name for worker in workers if requirements.worker in (None, worker.name)]
-    told = {name: [reason for reason in reasons if reason.worker == name] for name in names}
+    told = {name: list[Reason]() for name in names}
+    for reason in reasons:
+        if reason.worker in told:
+            told[reason.worker].append(reason)
     lasting = {name: [reason for reason in mine if not reason.temporary] for name, mine in told.items()}
     if any(not mine for mine in lasting.values()):
         return _to_take_now(told)
@@ -62,10 +65,10 @@ def nearest(requirements: Requirements, workers: Sequence[Named], reasons: Seque
         return _of_machines(too_few, unable) or too_few.remedy
     if not unable:
         return next((reason.remedy for reason in of_fleet if reason.remedy), "")
-    first = min(unable, key=lambda name: (_cost(unable[name]), name))
+    cost, first = min((_cost(mine), name) for name, mine in unable.items())
     remedy = _step(unable[first])
     kinds = {reason.code for mine in unable.values() for reason in mine}
-    if kinds == {"device_kind"} and _cost(unable[first]) > _MENDED + 1:
+    if kinds == {"device_kind"} and cost >= _MUCH:
         return f"no worker has a {requirements.device_kind} device; {remedy}"
     return remedy
 

@@ -7,7 +7,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from gpulayer_server.scheduling.queue import Group, Order, Queue
 
@@ -15,6 +15,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 #: What a device counts for beside a slot when it is asked who holds least: about the cores that come with one.
 DEVICE_WEIGHT = 8
+
+
+_Entry: TypeAlias = tuple[int, int, Order, str]  # priority, weight, order, owner
 
 
 class Held(Protocol):
@@ -81,7 +84,8 @@ class Turns(Generic[Key]):
         self._weight = weight
         self._wanted = wanted
         self._passed: dict[Group, Order] = {}
-        self._heap: list[tuple[int, int, Order, str]] = []  # priority, weight, order, owner
+        self._heap: list[_Entry] = []
+        self._found: dict[Group, _Entry] = {}  # that in the heap which counts
         self._due: list[Group] = list(queue.groups())  # whose next one is to be found
         queue.joined.clear()
         self._turn: Group | None = None
@@ -98,14 +102,16 @@ class Turns(Generic[Key]):
             self._due.clear()
             if not self._heap:
                 return None
-            priority, weight, order, owner = heapq.heappop(self._heap)
+            entry = heapq.heappop(self._heap)
+            priority, weight, order, owner = entry
             group = (priority, owner)
+            if self._found.get(group) is not entry:
+                continue  # another one was found since
             self._due.append(group)
-            if weight != self._weight(owner) or order <= self._passed.get(group, _BEFORE_ALL):
-                continue
             places = groups.get(group, [])
             at = bisect_left(places, order, key=_order)
-            if at < len(places) and places[at][0] == order and self._wanted(places[at][1]):
+            right = weight == self._weight(owner) and at < len(places) and places[at][0] == order
+            if right and self._wanted(places[at][1]):
                 self._passed[group], self._turn = order, group
                 return places[at][1]
 
@@ -127,13 +133,15 @@ class Turns(Generic[Key]):
         self._due = list(self._queue.groups())
 
     def _find(self, group: Group, places: list[tuple[Order, Key]] | None) -> None:
+        self._found.pop(group, None)
         if places is None:
             return
         passed, wanted = self._passed.get(group), self._wanted
         first = 0 if passed is None else bisect_right(places, passed, key=_order)
         for order, key in places[first:] if first else places:
             if wanted(key):
-                heapq.heappush(self._heap, (group[0], self._weight(group[1]), order, group[1]))
+                entry = self._found[group] = (group[0], self._weight(group[1]), order, group[1])
+                heapq.heappush(self._heap, entry)
                 return
 
 
@@ -142,4 +150,3 @@ def _order(entry: tuple[Order, Hashable]) -> Order:
 
 
 _LAST = sys.maxsize
-_BEFORE_ALL: Order = (-sys.maxsize, 0, 0)

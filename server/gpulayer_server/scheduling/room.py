@@ -47,6 +47,7 @@ class Room(Generic[Each]):
         self.freed: dict[str, Each] = {}  # workers that may take what they could not, since somebody cleared this
         self.willing: dict[str, Each] = {}  # those that let small commands wait for a slot
         self.version = 0  # raised when another shape comes, or goes, or is there again
+        self.changes = 0  # raised when anybody comes, goes or changes
         self._workers: dict[str, Each] = {}
         self._shapes: dict[Hashable, Shape[Each]] = {}
         self._shape_of: dict[str, Shape[Each]] = {}
@@ -57,10 +58,16 @@ class Room(Generic[Each]):
         self._beside: dict[str, Beside[Each]] = {}
         self._wants: dict[Requirements, Wants[Each]] = {}
 
+    @property
+    def shape_count(self) -> int:
+        """How many kinds of machines there are."""
+        return len(self._shapes)
+
     # ---------------------------------------------------------------- what changes
 
     def came(self, worker: Each) -> None:
         """A worker is there, or not there any more, or its machine, its name or its slots are others."""
+        self.changes += 1
         self._rename(worker)
         key = match.shape(worker)
         shape = self._shapes.get(key)

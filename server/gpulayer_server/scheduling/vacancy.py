@@ -58,9 +58,20 @@ def shareable_devices(asks: Asked, worker: Candidate) -> list[Device]:
 
 def share_left(worker: Candidate, device: Device) -> int:
     """The bytes of a device that a further share can have now: what is not declared, less what strangers hold."""
+    left = undeclared(worker, device)
+    measured = _measured(worker, device)
+    if measured is None or not measured.foreign:
+        return max(0, left)
+    left -= _foreign_bytes(measured)
+    if measured.free_bytes is not None:  # of some of them it is not known what they hold
+        left = min(left, measured.free_bytes)
+    return max(0, left)
+
+
+def undeclared(worker: Candidate, device: Device) -> int:
+    """The bytes of a device that none of those who share it declared."""
     shared = worker.vram_left.get(device.uuid)
-    left = (figures.memory(device, worker.inventory) or 0) if shared is None else shared
-    return max(0, left - _foreign_on(worker, device))
+    return (figures.memory(device, worker.inventory) or 0) if shared is None else shared
 
 
 def shortage(asks: Asked, worker: Candidate, device: Device) -> int:
@@ -74,8 +85,6 @@ def shortage(asks: Asked, worker: Candidate, device: Device) -> int:
 
 def _free_wanted(asks: Asked, worker: Candidate, device: Device) -> int:
     total = figures.memory(device, worker.inventory) or 0
-    if asks.share_bytes is not None:
-        return asks.share_bytes
     return int(min(asks.vram_bytes or total * _FREE_SHARE, total * _MOST_FREE))
 
 
@@ -140,7 +149,7 @@ def _device_reasons(asks: Asked, worker: Candidate, who: Mapping[str, str]) -> I
     for device in free:
         short = shortage(asks, worker, device)
         if short:
-            yield _foreign(asks, worker, device, short)
+            yield _foreign(worker, device, short)
 
 
 def _share_reasons(asks: Asked, wanted: int, worker: Candidate, who: Mapping[str, str]) -> Iterator[Reason]:
@@ -152,18 +161,13 @@ def _share_reasons(asks: Asked, wanted: int, worker: Candidate, who: Mapping[str
         text = f"needs a share of {size(wanted)} of a {asks.kind} device, all are taken whole"
         yield _taken(worker, "devices_busy", text + _holders(asks, worker, (), who), 1, 0)
         return
-    in_the_way = [device for left, device in lefts if left + _foreign_on(worker, device) >= wanted]
-    for device in in_the_way:
-        yield _foreign(asks, worker, device, wanted - share_left(worker, device))
+    in_the_way = [(left, device) for left, device in lefts if undeclared(worker, device) >= wanted]
+    for left, device in in_the_way:
+        yield _foreign(worker, device, wanted - left)
     if not in_the_way:
         left, device = max(lefts, key=lambda each: each[0])
         text = f"needs a share of {size(wanted)}, {size(left)} left on {place(device)}"
         yield _taken(worker, "vram_busy", text + _holders(asks, worker, (), who), wanted, left)
-
-
-def _foreign_on(worker: Candidate, device: Device) -> int:
-    measured = _measured(worker, device)
-    return _foreign_bytes(measured) if measured is not None else 0
 
 
 def _taken(worker: Candidate, code: str, text: str, wanted: float, found: float) -> Reason:
@@ -180,7 +184,7 @@ def _holders(asks: Asked, worker: Candidate, free: Sequence[Device], who: Mappin
     return f" ({'; '.join(held)})" if held else ""
 
 
-def _foreign(asks: Asked, worker: Candidate, device: Device, short: int) -> Reason:
+def _foreign(worker: Candidate, device: Device, short: int) -> Reason:
     """'0.8 GB of 24 GB free on cuda:0: python pid 4121 by alice holds 22 GB'."""
     measured = _measured(worker, device) or DeviceSample(uuid=device.uuid)
     free, total = _free(worker, device, measured), figures.memory(device, worker.inventory)

@@ -42,6 +42,7 @@ class Wants(Generic[Each]):
         self.big = self.nodes > 1 or self.count > 1 or declares  # small jobs could keep it waiting for ever
         self.shapes: list[Shape[Each]] = []  # those that fit and of which somebody is there: `Room.shapes`
         self.version = -1  # of the room, when they were listed
+        self.possible = -1  # the room's `changes`, when it was found that enough of those who are there could take it
         self._fits: dict[Shape[Each], bool] = {}
 
     def fits(self, shape: Shape[Each], worker: Each) -> bool:

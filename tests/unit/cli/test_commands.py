@@ -175,7 +175,7 @@ def test_limits_of_a_tokens_owner(gpulayer: Gpulayer, client: Any) -> None:
         TokenView(id="t2", role="reader", name="eve", state="live"),
     ]
     lines = gpulayer("token", "list").out.splitlines()
-    assert [line.split("  ")[-1] for line in lines] == ["limits", "4 tasks", "–"]
+    assert [line.split("  ")[-1].strip() for line in lines] == ["limits", "4 tasks", "–"]
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,15 @@ def test_limits_of_a_tokens_owner(gpulayer: Gpulayer, client: Any) -> None:
     [
         ("--role submitter --max-running 0", "--max-running: 0 is too few: at least 1"),
         ("--role submitter --max-devices some", "--max-devices: 'some' is no whole number"),
-        ("--role join --max-running 2", "--max-running and --max-devices are of tokens that submit jobs, not of role join"),
+        (
+            "--role join --max-running 2",
+            "--max-running and --max-devices are of tokens that submit jobs, not of join ones",
+        ),
     ],
 )
 def test_limits_that_are_none(gpulayer: Gpulayer, client: Any, words: str, line: str) -> None:
     said = gpulayer("token", "create", *words.split())
-    assert (said.code, said.err, client.asked) == (2, f"gpulayer: {line}
-", [])
+    assert (said.code, said.err, client.asked) == (2, f"gpulayer: {line}\n", [])
 
 
 def test_logs(gpulayer: Gpulayer, client: Any) -> None:

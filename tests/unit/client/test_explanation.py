@@ -12,6 +12,7 @@ import pytest
 import gpulayer as gl
 from gpulayer.client import asks
 from gpulayer.client.command import CommandRefused
+from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.types import Explanation, Placement, Reason, Requirements
 from tests.support.answering import Answer, Answering, answering
 
@@ -43,10 +44,10 @@ def test_one_that_would_be_taken_is_true(placement: Placement) -> None:
 
 @pytest.fixture
 def plane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
-    """A control plane elsewhere that rejects everything."""
+    """This user's control plane, which rejects everything."""
     with answering(lambda asked: Answer(body=msgspec.json.encode(REJECTED))) as plane:
-        monkeypatch.setenv("GPULAYER_URL", plane.url)
-        monkeypatch.setenv("GPULAYER_TOKEN", "secret")
+        here = Endpoint(url=plane.url, token="secret", pid=1, version="0")
+        monkeypatch.setattr("gpulayer.client.client.find_or_start", lambda data: here)
         yield plane
 
 

@@ -7,10 +7,22 @@ from typing import Any
 
 import pytest
 
+from gpulayer.client.asks import Ask
 from gpulayer.client.errors import RequestRefused
 from gpulayer.notebook.commands import command_parser, line_help, run_line
 from gpulayer.notebook.options import COMMANDS, HelpWanted, NotebookSession, UsageError, parse_cell_line
-from gpulayer.protocol.types import Inventory, JobView, Problem, Reason, Requirements, SessionView, State, WorkerView
+from gpulayer.protocol.types import (
+    Explanation,
+    Inventory,
+    JobView,
+    Placement,
+    Problem,
+    Reason,
+    Requirements,
+    SessionView,
+    State,
+    WorkerView,
+)
 
 INVENTORY = Inventory(host="h", os="linux", arch="a", cpu_cores=2, ram_bytes=8_000_000_000, python="3")
 
@@ -39,6 +51,11 @@ class Plane:
             reasons = (Reason(worker="alpha", code="slots", text="all 2 slots busy", temporary=True),)
             return JobView(id=found.id, state=found.state, name=found.name, reasons=reasons)
         return found
+
+    def ask(self, ask: Ask[Any]) -> Explanation:
+        self.asked.append(f"{ask.method} {ask.path} {(ask.content or b'').decode()}")
+        reasons = (Reason(worker="alpha", code="device_kind", text="no cuda device"),)
+        return Explanation(placement=Placement.REJECTED, reasons=reasons, nearest="add a machine")
 
     def cancel(self, name: str) -> JobView:
         self.asked.append(f"cancel {name}")
@@ -145,6 +162,10 @@ def test_every_example_can_be_run() -> None:
         ("logs k3f9 --max-output much", "'much' is no size"),
         ("attach 'k3", "the line can't be read: No closing quotation"),
         ("session train --devices 2", "--devices counts accelerators"),
+        ("explain --min-vram 40GB", "--min-vram is of devices: name their kind too, like --accelerator cuda"),
+        ("explain --nods 2", "unknown option --nods; did you mean --nodes? (%gpulayer explain -h lists them)"),
+        ("session train --nodes 2", "--nodes: a cell runs on one machine; a command on several: gpulayer submit"),
+        ("session --framework jax", "name the session: %gpulayer session NAME, then the options"),
         ("session --worker alpha", "name the session: %gpulayer session NAME, then the options"),
         ("session train --off", "--off ends the notebook's session; to end the kernel: %gpulayer release train"),
         ("session ''", "'' is no name"),
@@ -225,6 +246,16 @@ def test_status_fleet_and_sessions(home: Home, capsys: pytest.CaptureFixture[str
 
 def test_cancel_tells_the_jobs_state(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(home, "cancel k3f9", capsys) == "□ cancelling on alpha · job k3f9\n"
+
+
+def test_explain_is_a_table(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(home, "explain --accelerator cuda --framework 'torch>=2.4' --nodes 2", capsys).splitlines() == [
+        "scheduling: no eligible worker",
+        "  alpha  no cuda device",
+        "nearest: add a machine",
+    ]
+    wish = '{"requirements":{"accelerator":"cuda","frameworks":["torch>=2.4"],"nodes":2},"wait_for_worker":false}'
+    assert home.plane.asked == [f"POST /v1/explain {wish}"]
 
 
 # ---------------------------------------------------------------- the notebook's session

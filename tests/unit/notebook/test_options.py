@@ -46,9 +46,41 @@ def test_every_option() -> None:
     )
 
 
+def test_every_option_of_placement() -> None:
+    line = (
+        "--accelerator cuda --min-vram 40GB --vram-share 8GB --device-name 'A100*' --min-capability 8.0 "
+        "--min-driver 535.104 --framework 'torch>=2.4' --framework jax --python '>=3.11' --ram 64GB --cpus 8 "
+        "--os linux --arch x86_64 --worker-label team=vision --bind-cpus --wait-for-worker"
+    )
+    options = parse_cell_line(line)
+    assert options.wait_for_worker
+    assert options.requirements == Requirements(
+        accelerator="cuda",
+        min_vram_bytes=40_000_000_000,
+        vram_share_bytes=8_000_000_000,
+        device_names=("A100*",),
+        min_capability="8.0",
+        min_driver="535.104",
+        frameworks=("jax", "torch>=2.4"),
+        python=">=3.11",
+        ram_bytes=64_000_000_000,
+        cpu_cores=8.0,
+        os="linux",
+        arch="x86_64",
+        labels=("team=vision",),
+        bind_cpus=True,
+    )
+    assert parse_cell_line("--framework jax").requirements == Requirements(frameworks=("jax",))  # nothing was kept
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("--min-vram 40GB", "--min-vram is of devices: name their kind too, like --accelerator cuda"),
+        ("--framework pytorch", "--framework: unknown framework 'pytorch': torch, jax, cupy, mlx or tensorflow; did"),
+        ("--nodes 2", "--nodes: a cell runs on one machine; a command on several: gpulayer submit --nodes …"),
+        ("--nodes 2 --worker box", "--worker names one machine: it can't go with --nodes 2"),
+        ("--min-vrm 3", "unknown option --min-vrm; did you mean --min-vram?"),
         ("--sessoin x", "unknown option --sessoin; did you mean --session?"),
         ("--accelrator=cuda", "unknown option --accelrator=cuda; did you mean --accelerator?"),
         ("--xyz", "unknown option --xyz (%%gpulayer -h lists them)"),
@@ -100,6 +132,13 @@ def test_a_cell_in_a_notebook_with_a_session(
 ) -> None:
     options = parse_cell_line(line, KEPT)
     assert (options.session, options.requirements, options.idle_timeout_s) == (session, requirements, idle_timeout_s)
+
+
+def test_the_notebooks_session_waits_for_a_machine_where_it_says_so() -> None:
+    kept = NotebookSession(name="train", requirements=Requirements(accelerator="cuda"), wait_for_worker=True)
+    assert parse_cell_line("", kept).wait_for_worker
+    assert not parse_cell_line("--worker box", kept).wait_for_worker
+    assert not parse_cell_line("--session other", kept).wait_for_worker
 
 
 def test_help_is_text_to_show() -> None:

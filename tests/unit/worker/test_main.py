@@ -274,6 +274,18 @@ def test_what_is_no_join_line(
     assert not started
 
 
+def test_where_the_machine_is_and_its_labels_go_to_the_agent(
+    tmp_path: Path, plane: Path, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["join", "--control-plane", str(plane), "--data", str(tmp_path / "w")]
+    assert main([*words, "--region", "eu", "--zone=eu-a", "--label", "team=vision", "--label", "rack=-7"]) == 0
+    agent = agent_of(started[0])
+    assert {"--region=eu", "--zone=eu-a", "--label=team=vision", "--label=rack=-7"} <= set(agent)
+    assert main([*words, "--label", "team"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "gpulayer-worker: --label 'team': give KEY=VALUE without spaces, such as team=vision"
+
+
 def test_plain_http_beyond_loopback_is_refused_but_for_jupyters_own_port(
     tmp_path: Path, started: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,6 +52,8 @@ def _is_googles(root: Path) -> bool:
 
 def _ask(host: str) -> str:
     """The zone, as in 'projects/1/zones/europe-west4-a'; '' where nobody says."""
+    import http.client  # it takes long to import, and most machines are nobody's
+
     try:
         connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_S)  # by no proxy
         try:

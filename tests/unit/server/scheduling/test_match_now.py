@@ -149,6 +149,14 @@ def test_a_share_that_a_stranger_holds():
     assert has_room(asks(vram_share_bytes=7 * GB), shared)
 
 
+def test_a_share_beside_a_stranger_of_whom_it_is_not_known_what_it_holds():
+    worker = box(card(), sample=sampled(used(0, 3 * GB, alice(None))))
+    assert has_room(asks(vram_share_bytes=3 * GB), worker)
+    reason = only(asks(vram_share_bytes=8 * GB), worker)
+    assert reason.text == "3 GB of 24 GB free on cuda:0: python pid 4121 by alice is on it"
+    assert reason.remedy == "free 5 GB on gpu-box-1: python pid 4121 by alice holds it"
+
+
 # ---------------------------------------------------------------- memory and cores
 
 

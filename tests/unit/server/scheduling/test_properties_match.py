@@ -135,6 +135,7 @@ def requirements(draw: st.DrawFn) -> Requirements:
     )
 
 
+@settings(deadline=None)
 @given(requirements(), boxes())
 def test_fits_is_that_nothing_is_unmet(asked: Requirements, worker: Box):
     assert problem_of(asked) is None
@@ -144,6 +145,7 @@ def test_fits_is_that_nothing_is_unmet(asked: Requirements, worker: Box):
     assert len({(reason.code, reason.text) for reason in reasons}) == len(reasons)
 
 
+@settings(deadline=None)
 @given(requirements(), boxes())
 def test_has_room_is_that_nothing_keeps_it_busy(asked: Requirements, worker: Box):
     reasons = busy(asked, worker)
@@ -151,6 +153,7 @@ def test_has_room_is_that_nothing_keeps_it_busy(asked: Requirements, worker: Box
     assert all(reason.temporary for reason in reasons)
 
 
+@settings(deadline=None)
 @given(requirements(), boxes())
 def test_mending_exactly_what_is_told_makes_it_fit(asked: Requirements, worker: Box):
     reasons = unmet(asked, worker)
@@ -159,6 +162,7 @@ def test_mending_exactly_what_is_told_makes_it_fit(asked: Requirements, worker: 
     assert fits(asked, mended)
 
 
+@settings(deadline=None)
 @given(requirements(), boxes())
 def test_leaving_any_reason_unmended_does_not(asked: Requirements, worker: Box):
     reasons = unmet(asked, worker)
@@ -168,7 +172,7 @@ def test_leaving_any_reason_unmended_does_not(asked: Requirements, worker: Box):
         assert not fits(asked, mend(worker, asked, others))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(requirements(), st.tuples(boxes("a"), boxes("b"), boxes("c")), some((1, 1, 2, 3)))
 def test_every_worker_that_does_not_take_it_has_a_reason(asked: Requirements, fleet: tuple[Box, ...], nodes: int):
     asked = changed(asked, nodes=1 if asked.worker else nodes)
@@ -188,6 +192,7 @@ def test_every_worker_that_does_not_take_it_has_a_reason(asked: Requirements, fl
         assert (told & {each.name for each in ready}, advice) == (set(), "")
 
 
+@settings(deadline=None)
 @given(requirements(), boxes(), st.permutations(range(4)))
 def test_machines_of_one_shape_have_the_same_unmet(asked: Requirements, worker: Box, order: list[int]):
     """Another machine: other UUIDs, in another order, other words for what ails a device."""
@@ -206,6 +211,7 @@ def test_machines_of_one_shape_have_the_same_unmet(asked: Requirements, worker: 
     assert [reason.code for reason in unmet(asked, other)] == [reason.code for reason in unmet(asked, worker)]
 
 
+@settings(deadline=None)
 @given(requirements(), boxes(), inventories, subsets(Inventory.__struct_fields__), st.integers(0, 2))
 def test_machines_with_other_unmet_are_of_other_shapes(
     asked: Requirements, worker: Box, machine: Inventory, fields: tuple[str, ...], slots: int
@@ -217,6 +223,7 @@ def test_machines_with_other_unmet_are_of_other_shapes(
         assert shape(other) != shape(worker)
 
 
+@settings(deadline=None)
 @given(requirements(), boxes())
 def test_free_devices_are_usable_and_nobody_elses(asked: Requirements, worker: Box):
     free = free_devices(asked, worker)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpulayer_worker.keeper import posixspawn
-from gpulayer_worker.keeper.posixspawn import StartError, find, start
+from gpulayer_worker.keeper.posixspawn import StartError, find, start, start_on
 from gpulayer_worker.keeper.spawning import Program
 
 
@@ -118,3 +119,23 @@ def test_what_we_were_started_with_does_not_reach_a_program(tmp_path: Path) -> N
     assert not os.get_inheritable(write)
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no processes")
+def test_it_is_born_on_the_cores_that_it_is_bound_to_and_the_keeper_stays_where_it_is(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    core = max(before)
+    words = "import os; print(sorted(os.sched_getaffinity(0)))"
+    pid = start_on(program(tmp_path, sys.executable, "-c", words), [core])
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (tmp_path / "out").read_text() == f"[{core}]\n"
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no processes")
+def test_cores_that_are_not_there_are_no_place_to_start(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(StartError) as caught:
+        start_on(program(tmp_path, "true"), [60000])
+    assert caught.value.step == "run"
+    assert os.sched_getaffinity(0) == before

@@ -77,7 +77,7 @@ def devices(platform):
     if platform == "cpu":
         return CPU
     if not GPU:
-        raise RuntimeError("Unknown backend: 'cuda' requested, but no platforms that are instances of cuda are present.")
+        raise RuntimeError("Unknown backend: 'cuda' requested, but no platforms of it are present.")
     return GPUS
 
 
