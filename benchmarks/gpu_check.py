@@ -1,5 +1,5 @@
-"""Checks on a CUDA machine, in a few minutes and without any registry: inventory with links, probes of frameworks, cells
-and commands on the device, peak memory, foreign processes, a device that seems sick, kills.
+"""Checks on a CUDA machine, in a few minutes and without any registry: inventory with links, probes of frameworks,
+cells and commands on the device, peak memory, foreign processes, a device that seems sick, kills.
 
     python benchmarks/gpu_check.py --wheels DIR --out gpu_check.json
 

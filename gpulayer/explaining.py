@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpulayer.protocol.types import Explanation, JobView, Placement, Reason
 from gpulayer.tables import cut, letters, wrapped
-from gpulayer.words import device_name, visible
+from gpulayer.words import devices_named, visible
 
 ELIGIBLE = "eligible"
 
@@ -40,14 +40,16 @@ def why_table(job: JobView, width: int = _WIDTH) -> list[str]:
 def _headline(explanation: Explanation) -> str:
     if explanation.placement is Placement.PLACED:
         chosen = ", ".join(explanation.chosen)
-        devices = ", ".join(map(device_name, explanation.devices))
+        devices = devices_named(explanation.devices)
         return "eligible now" + (f", it would run on {chosen}" if chosen else "") + (f" · {devices}" if devices else "")
     count = len(explanation.eligible)
     if explanation.placement is Placement.WAITING:
         if not count:
             return "it would wait for a worker"
         return f"it would wait, {count} eligible worker{'s' if count > 1 else ''} but no room now"
-    return f"not enough eligible workers, only {count}" if count else "no eligible worker"
+    if count > 1:
+        return f"no set of workers fits, {count} do by themselves"
+    return "not enough eligible workers, only 1" if count else "no eligible worker"
 
 
 def _by_worker(reasons: Iterable[Reason]) -> dict[str, list[str]]:
@@ -91,10 +93,17 @@ def _together(by_worker: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
 
 
 def _several(names: Sequence[str]) -> str:
-    """'box-1, box-2 and 97 more'."""
-    if len(names) <= _NAMED + 1:
-        return visible(", ".join(names))
-    return visible(", ".join(names[:_NAMED])) + f" and {len(names) - _NAMED} more"
+    """'box-1, box-2 and 97 more': as many names as there is room for, at least one."""
+    every = visible(", ".join(names))
+    if len(names) <= _NAMED + 1 and letters(every) <= _NAME_LETTERS:
+        return every
+    for count in range(_NAMED, 1, -1):
+        some = visible(", ".join(names[:count]))
+        more = f" and {len(names) - count} more" if len(names) > count else ""
+        if letters(some + more) <= _NAME_LETTERS:
+            return some + more
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return cut(visible(names[0]), _NAME_LETTERS - letters(more)) + more
 
 
 def _nearest(nearest: str, width: int) -> list[str]:

@@ -7,17 +7,19 @@ becomes. Whoever reads a line of options, or keyword arguments, hands them to `r
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from gpulayer.parsing import parse_accelerator, parse_count, parse_name, parse_pair, parse_size
 from gpulayer.protocol.requirements import LOCALITIES, Requirements
 
+F = TypeVar("F", bound="Callable[..., Any]")
 Size: TypeAlias = "int | str"
 Texts: TypeAlias = "str | Sequence[str]"
 
@@ -294,6 +296,17 @@ OPTIONS: tuple[Option, ...] = (
 
 BY_KEYWORD = {option.keyword: option for option in OPTIONS}
 _values = attrgetter(*BY_KEYWORD)
+
+
+def spelled_out(function: F) -> F:
+    """Let a function that takes `**placement` show each keyword by name, to `help` and to who completes a line."""
+    own = inspect.signature(function)
+    kept = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(each.name, kind, default=each.default, annotation=each.type) for each in fields(Needs)]
+    shown: Any = function
+    shown.__signature__ = own.replace(parameters=[*kept, *more])
+    return function
 
 
 # ---------------------------------------------------------------- how they are called

@@ -33,6 +33,7 @@ WORDS = {
     State.LOST: "moved",
 }
 
+_MAKERS = ("NVIDIA ", "GeForce ", "Tesla ", "AMD ", "Instinct ")
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _JOINERS = "\u200c\u200d"  # some scripts, and some emoji, are written with them
 _WHY_LETTERS = 120  # of what a waiting job waits for: a line is one line with twenty machines too
@@ -170,8 +171,22 @@ def needs(requirements: Requirements) -> str:
 
 def device_name(device: Device) -> str:
     """'cuda:1 RTX 4090', without the maker's name."""
-    name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    return f"{device.kind}:{device.index} {name}".rstrip()
+    return f"{device.kind}:{device.index} {_model(device)}".rstrip()
+
+
+def devices_named(devices: tuple[Device, ...]) -> str:
+    """'cuda:4,5 A100', and those of another name behind that."""
+    alike: dict[tuple[str, str], list[Device]] = {}
+    for device in devices:
+        alike.setdefault((device.kind, device.name), []).append(device)
+    return ", ".join(f"{devices_short(tuple(same))} {_model(same[0])}".rstrip() for same in alike.values())
+
+
+def _model(device: Device) -> str:
+    name = device.name
+    for maker in _MAKERS:
+        name = name.removeprefix(maker)
+    return name
 
 
 def devices_short(devices: tuple[Device, ...]) -> str:

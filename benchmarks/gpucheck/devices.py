@@ -20,6 +20,7 @@ from gpulayer.protocol.types import Device, DeviceSample, Inventory, State
 from tests.support import fakenvml
 
 _GIB = 1 << 30
+_PROBED = "is probed: a job on it ended with"  # in the agent's log
 _SLACK = 0.25  # of what is held: contexts and the allocator's own
 
 
@@ -95,7 +96,7 @@ def frameworks(deployment: Deployment, accelerator: str) -> dict[str, Any]:
 
 def peak(deployment: Deployment, accelerator: str) -> dict[str, Any]:
     """A command that holds a gigabyte of the device says so at its end; a sample shows it meanwhile as ours."""
-    with Client(deployment.api.endpoint) as client:
+    with Client() as client:  # by the data folder of this installation
         job = _on_device(client, on(HOLD, accelerator))
         pid = int(until(lambda: job.logs().partition("\n")[0], "the command's process id"))
         if accelerator == "cpu":
@@ -113,12 +114,15 @@ def peak(deployment: Deployment, accelerator: str) -> dict[str, Any]:
 
 def foreign(deployment: Deployment, accelerator: str) -> dict[str, Any]:
     """Somebody else's process on the device is shown with its name and user."""
+    until(lambda: _holding(deployment, _GIB) is None, "the memory of the last step to be free")
     with _somebody_elses(accelerator) as process:
         if accelerator == "cpu":
             fake(deployment, used=_GIB, processes=[[process.pid, _GIB]])
         sample = until(lambda: _holding(deployment, _GIB), "a sample that shows the foreign process's memory")
         seen = [each for each in sample.foreign if each.pid == process.pid]
     fake(deployment)
+    if accelerator == "cpu" and not seen:
+        raise Failed(f"process {process.pid} is foreign, and the sample names {sample.foreign}")
     # in a container NVML's process ids are of the machine, and nobody can tell whose they are
     return {"seen": bool(seen), "processes": [[each.pid, each.name, each.user, each.bytes] for each in sample.foreign]}
 
@@ -136,28 +140,38 @@ def _somebody_elses(accelerator: str) -> Iterator[subprocess.Popen[bytes]]:
 def sick(deployment: Deployment, accelerator: str) -> dict[str, Any]:
     """A job that ends as on a sick device has that device probed; it works, so the next job runs there.
 
-    The made-up card then falls sick by its own counters: it is shown, takes no work, and is mended.
+    The made-up card falls sick by its own counters, takes no work, and is well again; then a job ends so on it, and no
+    probe of it passes.
     """
-    with Client(deployment.api.endpoint) as client:
-        outcome = _on_device(client, SICK).result(timeout=120)
-        until(lambda: "is probed: a job on it ended with" in _log(deployment), "the word that the device is probed")
-        until(lambda: not _sick(deployment), "the device to be mended by its probe")
-        found: dict[str, Any] = {"first": outcome.state.value}
+    with Client() as client:
         if accelerator == "cpu":
-            fake(deployment, ecc=1)
-            found["shown"] = until(lambda: _sick(deployment), "the sick device")
-            job = _on_device(client, "print('here')")
-            status = job.status()
-            if status.state not in (State.QUEUED, State.REJECTED):
-                raise Failed(f"a job was placed on a sick device: {status}")
-            found["refused"] = status.state.value
-            job.cancel()
-            fake(deployment)
-            until(lambda: not _sick(deployment), "the card to be well again")
-        after = _on_device(client, "print('here')").result(timeout=120)
-    if after.state is not State.SUCCEEDED:
-        raise Failed(f"the device takes no work after it was mended: {after}")
-    return {**found, "after": after.state.value}
+            return _made_up_sick(deployment, client)
+        first = _on_device(client, SICK).wait(timeout=120)
+        until(lambda: _PROBED in _log(deployment), "the word that the device is probed")
+        until(lambda: not _sick(deployment), "the device to be mended by its probe")
+        return {"first": first.state.value, "after": _works(client)}
+
+
+def _made_up_sick(deployment: Deployment, client: Client) -> dict[str, Any]:
+    fake(deployment, ecc=1)
+    counters = until(lambda: _sick(deployment), "the sick device")
+    job = _on_device(client, "print('here')")
+    status = job.status()
+    if status.state not in (State.QUEUED, State.REJECTED):
+        raise Failed(f"a job was placed on a sick device: {status}")
+    job.cancel()
+    fake(deployment)
+    until(lambda: not _sick(deployment), "the card to be well again")
+    after = _works(client)
+    _on_device(client, SICK).wait(timeout=120)
+    until(lambda: _PROBED in _log(deployment), "the word that the device is probed")
+    probe = until(lambda: _sick(deployment), "the device whose probe fails")
+    return {"counters": counters, "refused": status.state.value, "after": after, "probe": probe}
+
+
+def _works(client: Client) -> str:
+    """That a job on the device succeeds."""
+    return _on_device(client, "print('here')").result(timeout=120).state.value
 
 
 def _on_device(client: Client, program: str) -> Job:

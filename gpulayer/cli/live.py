@@ -52,7 +52,7 @@ def _shown(*, json: bool) -> Iterator[Callable[[list[WorkerView], bool], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=console_of(sys.stdout), auto_refresh=False, vertical_overflow="crop", screen=False) as live:
+    with Live(console=console_of(sys.stdout), auto_refresh=False, vertical_overflow="ellipsis") as live:
 
         def draw(workers: list[WorkerView], away: bool) -> None:
             lines = [coloured(line) for line in _lines(workers, away)]

@@ -24,7 +24,7 @@ from gpulayer.client.explanation import Explanation
 from gpulayer.client.job import Job
 from gpulayer.client.tls import httpx_options
 from gpulayer.client.waiting import Step, all_ended, ended
-from gpulayer.placement import Placing
+from gpulayer.placement import Placing, spelled_out
 from gpulayer.protocol.types import JobView, Outcome, State, WorkerView
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class AsyncClient:
         """Submit many commands."""
         return [self.job(job.id) for job in await asyncio.to_thread(self._blocking.submit_batch, list(commands))]
 
+    @spelled_out
     async def explain(self, **placement: Unpack[Placing]) -> Explanation:
         """Where a job would run now, or why it would not; `placement` as in `Client.explain`."""
         return await self.ask(asked(placement))

@@ -26,7 +26,7 @@ from gpulayer.client.remote import endpoint_of, reached
 from gpulayer.client.sending import Sender, Sent
 from gpulayer.client.submission import Input, Source, bundle_of
 from gpulayer.client.waiting import Step, all_ended, ended
-from gpulayer.placement import Placing
+from gpulayer.placement import Placing, spelled_out
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.types import JobSpec, JobView, State, WorkerView
 from gpulayer.source import Bundle
@@ -84,6 +84,7 @@ class Client:
 
     # ---------------------------------------------------------------- submit
 
+    @spelled_out
     def submit(
         self,
         argv: Sequence[str] | str,
@@ -211,6 +212,7 @@ class Client:
         source, inputs = command.source_folder(), command.all_inputs()
         return bundle_of(self.sender, source, inputs) if source is not None or inputs else None
 
+    @spelled_out
     def explain(self, **placement: Unpack[Placing]) -> Explanation:
         """Where a job would run now, or machine by machine why it would not; nothing is submitted.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpulayer.placement import Placing, spelled_out
 from gpulayer.protocol.types import Explanation as _Explanation
 from gpulayer.protocol.types import Placement
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from gpulayer.placement import Placing
 
 
 class Explanation(_Explanation, frozen=True, kw_only=True):
@@ -31,6 +30,7 @@ class Explanation(_Explanation, frozen=True, kw_only=True):
     __str__ = __repr__
 
 
+@spelled_out
 def explain(**placement: Unpack[Placing]) -> Explanation:
     """Where a job would run now, or why it would not: `Client.explain` of the control plane that `Client()` finds.
 

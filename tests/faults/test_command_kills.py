@@ -84,7 +84,8 @@ class Stage:
         if victim.startswith("keeper"):
             self.bench.worker.kill_keeper()
         if victim.endswith("command"):
-            end(int(self.runs.read_text()), signal.SIGKILL)
+            noted = until(lambda: self.runs.exists() and self.runs.read_text(), "the command to note its pid")
+            end(int(noted), signal.SIGKILL)
 
     def done(self, job: str) -> JobView:
         """The job, once it has ended; the control plane may just be coming back."""

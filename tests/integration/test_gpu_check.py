@@ -54,6 +54,11 @@ def test_the_same_steps_on_the_cpu(tmp_path: Path) -> None:
     assert found["inventory"]["cores"] >= 1
     assert found["product"]["error"] < 1e-4
     assert found["without"]["devices"] == 0
+    assert found["peak"]["peak_bytes"] == 1 << 30
+    assert found["foreign"]["seen"]
+    assert found["sick"]["refused"] in ("queued", "rejected")
+    assert found["sick"]["after"] == "succeeded"
+    assert any("uncorrectable ECC" in words for words in found["sick"]["probe"].values())
     for name in ("agent_killed", "keeper_killed"):
         assert found[name]["state"] == "succeeded"
         assert found[name]["before"] != found[name]["after"]

@@ -176,4 +176,5 @@ def spec(
         cell=CellSpec(code=code, session=session, idle_timeout_s=idle_timeout_s),
         requirements=requirements,
         retries=retries,
+        priority=priority,
     )

@@ -158,8 +158,9 @@ def declared_memory_and_cores_are_taken_from_what_is_left(make: Make) -> None:
     world = make(workers=((4, 0),))
     client = world.clients[0]
     client.submit("first", spec(20.0, command=True, ram_bytes=40 * GB, cpu_cores=4.0))
-    for key, asks in (("ram", {"ram_bytes": 30 * GB}), ("cores", {"cpu_cores": 3.0}), ("both", {"ram_bytes": GB})):
-        client.submit(key, spec(1.0, command=True, **asks))
+    client.submit("ram", spec(1.0, command=True, ram_bytes=30 * GB))
+    client.submit("cores", spec(1.0, command=True, cpu_cores=3.0))
+    client.submit("both", spec(1.0, command=True, ram_bytes=GB, cpu_cores=1.0))
     world.run(3.0)
     assert [state_of(world, key) for key in ("first", "ram", "cores")] == [State.RUNNING, State.QUEUED, State.QUEUED]
     assert state_of(world, "both") is not State.QUEUED

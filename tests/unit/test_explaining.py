@@ -54,7 +54,7 @@ def test_a_long_reason_stays_in_its_column() -> None:
         (Explanation(placement=Placement.PLACED), "eligible now"),
         (
             Explanation(placement=Placement.PLACED, eligible=("a",), chosen=("a", "b"), devices=DEVICES),
-            "eligible now, it would run on a, b · cuda:0 A100, cuda:1 A100",
+            "eligible now, it would run on a, b · cuda:0,1 A100",
         ),
         (Explanation(placement=Placement.WAITING), "it would wait for a worker"),
         (Explanation(placement=Placement.WAITING, eligible=("a",)), "it would wait, 1 eligible worker but no room now"),
@@ -64,6 +64,7 @@ def test_a_long_reason_stays_in_its_column() -> None:
         ),
         (Explanation(placement=Placement.REJECTED), "no eligible worker"),
         (Explanation(placement=Placement.REJECTED, eligible=("a",)), "not enough eligible workers, only 1"),
+        (Explanation(placement=Placement.REJECTED, eligible=("a", "b")), "no set of workers fits, 2 do by themselves"),
     ],
 )
 def test_the_first_line_says_what_would_become_of_it(explanation: Explanation, head: str) -> None:
@@ -92,6 +93,13 @@ def test_of_many_machines_alike_ones_share_a_row() -> None:
         "  box-7                     no cuda device",
         "                            too little RAM",
     ]
+
+
+def test_a_row_of_many_has_room_for_one_name_at_least() -> None:
+    reasons = [Reason(worker=f"{'long-' * 5}name-{n}", code="device_kind", text="no cuda device") for n in range(40)]
+    [line] = reason_table(reasons)
+    assert line == "  long-long-…ng-name-0 and 39 more  no cuda device"
+    assert letters(line.partition("  no cuda")[0]) <= 34
 
 
 def test_of_a_job_those_of_another_name_are_left_out() -> None:

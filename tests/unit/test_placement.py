@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
+import gpulayer as gl
 from gpulayer.placement import BY_KEYWORD, OPTIONS, Needs, Placing, as_flag, as_keyword, checked, requirements
 from gpulayer.protocol.types import Requirements
 
@@ -87,6 +89,14 @@ def test_the_lists_of_options_are_one() -> None:
     assert sorted(keywords) == sorted(Placing.__annotations__) == sorted(field.name for field in fields(Needs))
     given = {option.field for option in OPTIONS if option.field}
     assert given == set(Requirements.__struct_fields__)
+
+
+def test_help_names_each_keyword() -> None:
+    for function in (gl.explain, gl.Client.explain, gl.Client.submit, gl.AsyncClient.explain):
+        shown = inspect.signature(function).parameters
+        assert set(BY_KEYWORD) <= set(shown)
+        assert (shown["nodes"].default, shown["accelerator"].default) == (1, None)
+        assert "placement" not in shown
 
 
 def test_what_was_read_can_be_read_again() -> None:

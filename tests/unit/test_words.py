@@ -8,6 +8,7 @@ from gpulayer.protocol.types import Device, JobView, Outcome, Reason, Requiremen
 from gpulayer.words import (
     ago,
     device_name,
+    devices_named,
     duration,
     failure,
     limit,
@@ -83,10 +84,16 @@ def test_limits_are_told_exactly(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("NVIDIA GeForce RTX 4090", "cuda:1 RTX 4090"), ("NVIDIA H200", "cuda:1 H200"), ("", "cuda:1")]
+    ("name", "text"), [("NVIDIA GeForce RTX 4090", "cuda:1 RTX 4090"), ("Tesla V100", "cuda:1 V100"), ("", "cuda:1")]
 )
 def test_a_device_is_called_without_its_maker(name: str, text: str) -> None:
     assert device_name(Device(uuid="u", kind="cuda", index=1, name=name)) == text
+
+
+def test_several_devices_of_one_name_are_one() -> None:
+    other = Device(uuid="u9", kind="cuda", index=9, name="NVIDIA T4")
+    assert devices_named((*GPUS, other)) == "cuda:1,2 RTX 4090, cuda:9 T4"
+    assert devices_named(()) == ""
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from gpulayer_worker.web import open_client
 
 _TIMEOUT_S = 15.0
 _LOOK_S = 0.5
+_JOIN_TOKEN = "gl-join-"
+_JOIN_LINE = "ask for a join line, which `gpulayer token create --role join` makes on the control plane's machine"
 _LOOK = "look whether the address is right, and whether this machine may reach it"
 
 
@@ -136,7 +138,11 @@ def _exchanged(endpoint: Endpoint, data: Path, name: str) -> str:
             raise JoinError(_is_connected(endpoint.url, problem.title, data))
         time.sleep(_LOOK_S)  # as above
     if problem is not None:
-        raise JoinError(_refused(endpoint.url, problem, "this token"), ended=problem.code in ENDED_TOKENS)
+        ended = problem.code in ENDED_TOKENS
+        text = _refused(endpoint.url, problem, "this token")
+        if ended and not endpoint.token.startswith(_JOIN_TOKEN):  # another one of its role would not do either
+            text = f"{endpoint.url} refuses it: {problem.title}, and it was none to join with; {_JOIN_LINE}"
+        raise JoinError(text, ended=ended)
     try:
         if answer.status_code == 201:
             return msgspec.json.decode(answer.content, type=_Joined).credential

@@ -76,7 +76,7 @@ def look(plane: Plane, out: Effects) -> None:
     if not measured or not plane.queue:
         return
     asked = [wants for line in plane.queue.each() if (wants := waiting.wants_of(plane, line)) is not None]
-    sizes = sorted({wants.requirements.ram_bytes for wants in asked} - {None}, key=int)
+    sizes = sorted({size for wants in asked if (size := wants.requirements.ram_bytes) is not None})
     devices = any(wants.kind is not None for wants in asked)
     if not sizes and not devices:
         return

@@ -6,7 +6,7 @@ free. That nothing else can be placed was so before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.messages import Assign
@@ -20,7 +20,7 @@ from gpulayer_server.scheduling import gang, match
 from gpulayer_server.scheduling.fair import Turns
 from gpulayer_server.scheduling.match import explain, unmet
 from gpulayer_server.scheduling.room import Pick
-from gpulayer_server.scheduling.wants import Line, Wants
+from gpulayer_server.scheduling.wants import Line, Wants, demands
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
@@ -78,7 +78,7 @@ class _Round:
         self.kept: set[str] = set()  # workers whose next slot is for one that stands before the rest
 
     def go(self) -> None:
-        turns = Turns(self.queue, self.plane.usage.weight, self._wanted)
+        turns = Turns(self.queue, self.plane.usage.weight, self._wanted, self._demands())
         while self._anything() and (line := turns.next()) is not None:
             bound = turns.bound()
             while (task_id := self.queue.head(line)) is not None:
@@ -90,9 +90,15 @@ class _Round:
                     break
                 if self.room.willing and self.queue.classes() > 1 and _no_more_kept(self.plane):
                     self.unwanted.clear()
-                    turns.again()
+                    turns.again(self._demands() or ())
             else:
                 self.fresh.pop(line, None)
+
+    def _demands(self) -> set[Hashable] | None:
+        """What could be met where something came free; None: all."""
+        if len(self.freed) > _MANY:
+            return None
+        return {demand for worker in self.freed.values() for demand in demands(worker)}
 
     def _anything(self) -> bool:
         """Whether anything is left to look at: lines, or workers with something free."""
@@ -153,6 +159,7 @@ class _Round:
         elif wants.nodes > 1:
             if self._place_all(line, job, wants):
                 return True
+            self.unwanted.add(wants)
         else:
             pick = self._choose(line, job, wants)
             if pick is not None:
@@ -219,7 +226,7 @@ class _Round:
             return False
         order = self.queue.order(line)
         here = (order[0], self.plane.usage.weight(line.owner), order) if order is not None else (0, 0, (0, 0, 0))
-        for (priority, owner), places in self.queue.groups().items():
+        for (priority, owner, _), places in self.queue.groups().items():
             weight = self.plane.usage.weight(owner)
             for first, other in places:
                 if (priority, weight, first) >= here:

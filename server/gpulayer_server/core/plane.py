@@ -44,7 +44,7 @@ from gpulayer_server.core.state import (
 from gpulayer_server.scheduling.fair import Usage
 from gpulayer_server.scheduling.queue import Queue
 from gpulayer_server.scheduling.room import Room
-from gpulayer_server.scheduling.wants import Line, owner_of, varied
+from gpulayer_server.scheduling.wants import Line, demand_of, owner_of, varied
 
 
 class Plane:
@@ -67,7 +67,7 @@ class Plane:
         self.named: dict[str, int] = {}  # jobs that live ones are to run after, and by how many
         self.ended = 0  # jobs that ended and are kept
         self.look_for_room = False  # something may be placed that was not before
-        self.queue: Queue[Line] = Queue(owner_of, varied)
+        self.queue: Queue[Line] = Queue(owner_of, demand_of, varied)
         self.lines: dict[Hashable, Line] = {}  # classes of the queue, by what they are for
         self.room: Room[Worker] = Room()
         self.usage = Usage()

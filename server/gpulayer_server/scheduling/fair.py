@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import sys
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from gpulayer_server.scheduling.queue import Group, Order, Queue
 
@@ -15,9 +15,6 @@ Key = TypeVar("Key", bound=Hashable)
 
 #: What a device counts for beside a slot when it is asked who holds least: about the cores that come with one.
 DEVICE_WEIGHT = 8
-
-
-_Entry: TypeAlias = tuple[int, int, Order, str]  # priority, weight, order, owner
 
 
 class Held(Protocol):
@@ -71,6 +68,18 @@ class Usage:
         return 0 if use is None else use.weight
 
 
+class _Turn(NamedTuple, Generic[Key]):
+    """A class that may be next. They are sorted by the first four."""
+
+    priority: int  # minus it
+    weight: int  # what its owner held when this was made
+    order: Order
+    n: int
+    owner: str
+    group: Group | None  # of which it is the first that is wanted; None: it is looked at by itself
+    key: Key
+
+
 class Turns(Generic[Key]):
     """One walk along the classes that wait, each with its first task, in the order in which they may be placed.
 
@@ -78,59 +87,95 @@ class Turns(Generic[Key]):
     stands behind it.
     """
 
-    def __init__(self, queue: Queue[Key], weight: Callable[[str], int], wanted: Callable[[Key], bool]):
-        """`weight`: what an owner holds; `wanted`: whether a class is to be looked at, asked as late as it can be."""
+    def __init__(
+        self,
+        queue: Queue[Key],
+        weight: Callable[[str], int],
+        wanted: Callable[[Key], bool],
+        demands: Iterable[Hashable] | None = None,
+    ):
+        """`weight`: what an owner holds; `wanted`: whether a class is to be looked at, asked as late as it can be;
+        `demands`: only classes of these are, and those that are `fresh`; None: all.
+        """
         self._queue = queue
         self._weight = weight
         self._wanted = wanted
+        self._demands = None if demands is None else dict.fromkeys(demands)
         self._passed: dict[Group, Order] = {}
-        self._heap: list[_Entry] = []
-        self._found: dict[Group, _Entry] = {}  # that in the heap which counts
-        self._due: list[Group] = list(queue.groups())  # whose next one is to be found
+        self._heap: list[_Turn[Key]] = []
+        self._found: dict[Group, _Turn[Key]] = {}  # that in the heap which counts
+        self._due: list[Group] = []  # whose next one is to be found
+        self._alone: list[Key] = []  # fresh ones that are to come into the heap
+        self._turn: _Turn[Key] | None = None
+        self._n = 0
+        self.again()
+
+    def again(self, demands: Iterable[Hashable] = ()) -> None:
+        """Look once more at what was passed over since the last turns: more may be wanted now, of these demands too."""
+        queue, groups = self._queue, self._queue.groups()
+        self._heap.clear()
+        self._found.clear()
         queue.joined.clear()
-        self._turn: Group | None = None
+        if self._demands is None:
+            self._due = list(groups)
+            return
+        self._demands.update(dict.fromkeys(demands))
+        self._due = [group for demand in self._demands for group in queue.demanding(demand)]
+        self._alone = list(queue.fresh)
 
     def next(self) -> Key | None:
         """Whose turn it is now; None where the walk is over."""
+        queue = self._queue
         while True:
-            groups = self._queue.groups()
-            if self._queue.joined:  # classes of which another task is first now, perhaps one of lower priority
-                self._due += self._queue.joined
-                self._queue.joined.clear()
-            for group in self._due:
-                self._find(group, groups.get(group))
-            self._due.clear()
+            self._gather()
             if not self._heap:
                 return None
-            entry = heapq.heappop(self._heap)
-            priority, weight, order, owner = entry
-            group = (priority, owner)
-            if self._found.get(group) is not entry:
+            turn = heapq.heappop(self._heap)
+            group, key = turn.group, turn.key
+            if group is None:
+                if key not in queue.fresh:
+                    continue
+                self._alone.append(key)
+            elif self._found.get(group) is not turn:
                 continue  # another one was found since
-            self._due.append(group)
-            places = groups.get(group, [])
-            at = bisect_left(places, order, key=_order)
-            right = weight == self._weight(owner) and at < len(places) and places[at][0] == order
-            if right and self._wanted(places[at][1]):
-                self._passed[group], self._turn = order, group
-                return places[at][1]
+            else:
+                self._due.append(group)
+            if turn.weight != self._weight(turn.owner) or queue.order(key) != turn.order or not self._wanted(key):
+                continue
+            if group is not None:
+                self._passed[group] = turn.order
+            self._turn = turn
+            return key
 
     def bound(self) -> Order:
-        """How far the class whose turn it is may go on: to the next one of its owner, if no other's turn can come."""
-        if self._turn is None:
+        """How far the class whose turn it is may go on: to the next one, or not at all where others' turn may come."""
+        turn = self._turn
+        if turn is None:
             raise RuntimeError("nobody's turn has come")
-        groups, priority = self._queue.groups(), self._turn[0]
-        order = self._passed[self._turn]
-        if any(group[0] == priority and group != self._turn for group in groups):
-            return order
-        places = groups.get(self._turn, [])
-        at = bisect_right(places, order, key=_order)
-        return places[at][0] if at < len(places) else (priority, _LAST, 0)
+        if self._queue.owners() > 1:
+            return turn.order
+        bound = self._heap[0].order if self._heap else _LAST
+        if turn.group is not None:
+            places = self._queue.groups().get(turn.group, [])
+            at = bisect_right(places, turn.order, key=_order)
+            if at < len(places):
+                bound = min(bound, places[at][0])
+        return bound
 
-    def again(self) -> None:
-        """Look once more at what was passed over since the last turns: more may be wanted now."""
-        self._heap.clear()
-        self._due = list(self._queue.groups())
+    def _gather(self) -> None:
+        """Bring into the heap whose turn may come next."""
+        queue, groups = self._queue, self._queue.groups()
+        if queue.joined:  # groups with other classes, since another task is first in these
+            self._due += [group for group in queue.joined if self._demands is None or group[2] in self._demands]
+            queue.joined.clear()
+        for group in self._due:
+            self._find(group, groups.get(group))
+        self._due.clear()
+        for key in self._alone:
+            order = queue.order(key)
+            if order is not None and key in queue.fresh:
+                self._push(order, queue.owner(key), None, key)
+        self._alone.clear()
 
     def _find(self, group: Group, places: list[tuple[Order, Key]] | None) -> None:
         self._found.pop(group, None)
@@ -140,13 +185,18 @@ class Turns(Generic[Key]):
         first = 0 if passed is None else bisect_right(places, passed, key=_order)
         for order, key in places[first:] if first else places:
             if wanted(key):
-                entry = self._found[group] = (group[0], self._weight(group[1]), order, group[1])
-                heapq.heappush(self._heap, entry)
+                self._found[group] = self._push(order, group[1], group, key)
                 return
+
+    def _push(self, order: Order, owner: str, group: Group | None, key: Key) -> _Turn[Key]:
+        self._n += 1
+        turn = _Turn(order[0], self._weight(owner), order, self._n, owner, group, key)
+        heapq.heappush(self._heap, turn)
+        return turn
 
 
 def _order(entry: tuple[Order, Hashable]) -> Order:
     return entry[0]
 
 
-_LAST = sys.maxsize
+_LAST: Order = (sys.maxsize, 0, 0)

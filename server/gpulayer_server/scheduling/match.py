@@ -207,7 +207,7 @@ def _of_many(requirements: Requirements, able: Sequence[Candidate], ready: Seque
     line = Reason(worker="", code="nodes", text=text, temporary=not lasting, wanted=nodes, found=found, remedy=remedy)
     return [line] + [
         Reason(worker=worker.name, code="nodes", text=each, temporary=not lasting, wanted=nodes, found=found)
-        for worker in ready
+        for worker in there
     ]
 
 

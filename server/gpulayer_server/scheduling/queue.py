@@ -1,6 +1,7 @@
 """The queue: by priority, then first in, first out, within each class of equal requirements.
 
-A class may be one owner's: then the first tasks of classes are sorted by owner as well, for `fair.Turns`.
+A class may be one owner's, and have a demand, such as a number of devices: then the first tasks of classes are sorted
+by these as well, for `fair.Turns`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 #: Where a task stands: minus its priority, its job's number, its index in the job.
 Order: TypeAlias = tuple[int, int, int]
-#: Of one priority and one owner: minus the priority, the owner.
-Group: TypeAlias = tuple[int, str]
+#: Of one priority, one owner and one demand: minus the priority, the owner, the demand.
+Group: TypeAlias = tuple[int, str, Hashable]
 _Place: TypeAlias = tuple[Order, str]
 
 _COMPACT = 256  # places before the head that are kept at most before the list is made anew
@@ -71,13 +72,19 @@ class Queue(Generic[Key]):
     """
 
     def __init__(
-        self, owner_of: Callable[[Key], str] | None = None, varied: Callable[[Key], bool] | None = None
+        self,
+        owner_of: Callable[[Key], str] | None = None,
+        demand_of: Callable[[Key], Hashable] | None = None,
+        varied: Callable[[Key], bool] | None = None,
     ) -> None:
         """`owner_of`: whose class it is; without it all are of one owner. `varied`: whether its tasks may be unlike."""
         self.fresh: dict[Key, None] = {}  # classes with a first task unlike the one before, since somebody cleared this
         self.left = False  # likewise: a first task has left
         self.joined: dict[Group, None] = {}  # groups that a class came into, since somebody cleared this
         self._owner_of = owner_of
+        self._demand_of = demand_of
+        self._owners: dict[str, int] = {}  # classes of each
+        self._by_demand: dict[Hashable, dict[Group, None]] = {}
         self._varied = varied
         self._classes: dict[Key, _Waiting] = {}
         self._place_of: dict[str, tuple[Key, _Place]] = {}
@@ -100,6 +107,8 @@ class Queue(Generic[Key]):
         waiting = self._classes.get(key)
         if waiting is None:
             waiting = self._classes[key] = _Waiting()
+            owner = self.owner(key)
+            self._owners[owner] = self._owners.get(owner, 0) + 1
         place = (order, task)
         self._place_of[task] = (key, place)
         if waiting.add(place):
@@ -115,7 +124,7 @@ class Queue(Generic[Key]):
         if waiting.remove(place):
             self._first_left(key)
         if not waiting:
-            del self._classes[key]
+            self._end(key)
 
     def remove_all(self, tasks: Iterable[str]) -> None:
         """Take many tasks out; those that do not wait are no error."""
@@ -124,7 +133,18 @@ class Queue(Generic[Key]):
             waiting.keep(self._place_of)
             self._first_left(key)
             if not waiting:
-                del self._classes[key]
+                self._end(key)
+
+    def _end(self, key: Key) -> None:
+        del self._classes[key]
+        owner = self.owner(key)
+        self._owners[owner] -= 1
+        if not self._owners[owner]:
+            del self._owners[owner]
+
+    def owner(self, key: Key) -> str:
+        """Whose class it is."""
+        return self._owner_of(key) if self._owner_of is not None else ""
 
     def _first_left(self, key: Key) -> None:
         self._moved[key] = None
@@ -138,15 +158,22 @@ class Queue(Generic[Key]):
         return [(place[0], key) for place, key in sorted(heads, key=itemgetter(0))]
 
     def groups(self) -> dict[Group, list[tuple[Order, Key]]]:
-        """Of each priority and owner the first tasks of classes, sorted. To be read, until the queue changes."""
+        """Of each priority, owner and demand the first tasks of classes, sorted; to be read until the queue changes."""
+        if not self._moved:
+            return self._groups
         for key in self._moved:
             self._unfile(key)
             waiting = self._classes.get(key)
             if waiting is not None:
                 order = waiting.first()[0]
-                group = (order[0], self._owner_of(key) if self._owner_of is not None else "")
+                demand = self._demand_of(key) if self._demand_of is not None else None
+                group = (order[0], self.owner(key), demand)
                 self._filed[key] = (group, order)
-                insort(self._groups.setdefault(group, []), (order, key), key=_order)
+                places = self._groups.get(group)
+                if places is None:
+                    places = self._groups[group] = []
+                    self._by_demand.setdefault(demand, {})[group] = None
+                insort(places, (order, key), key=_order)
                 self.joined[group] = None
         self._moved.clear()
         return self._groups
@@ -159,6 +186,17 @@ class Queue(Generic[Key]):
         del places[bisect_left(places, order, key=_order)]
         if not places:
             del self._groups[group]
+            del self._by_demand[group[2]][group]
+            if not self._by_demand[group[2]]:
+                del self._by_demand[group[2]]
+
+    def demanding(self, demand: Hashable) -> Iterable[Group]:
+        """The groups of a demand, after `groups`."""
+        return self._by_demand.get(demand, ())
+
+    def owners(self) -> int:
+        """How many owners wait."""
+        return len(self._owners)
 
     def each(self) -> Iterable[Key]:
         """All classes; to be read, until the queue changes."""

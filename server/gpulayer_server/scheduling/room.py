@@ -19,6 +19,7 @@ from gpulayer_server.scheduling.candidate import Candidate, Each
 from gpulayer_server.scheduling.wants import Beside, Entry, Shape, Wants
 
 _LOOKED_AT = 4  # machines that would strand least: so many are asked how well their devices are linked
+_SLACK = 1e-6  # cores are added and taken away as fractions
 _SPARE = 4096  # sets of requirements with which nobody waits, and that are remembered all the same
 
 
@@ -182,6 +183,8 @@ class Room(Generic[Each]):
             return False
         seen = self._beside.get(worker.id) or worker if self._beside else worker
         if seen.slots_free < 1 or worker.full or (wants.whole and len(seen.devices_free) < wants.count):
+            return False
+        if wants.ram_bytes > seen.ram_left_bytes or (wants.cpu_cores and wants.cpu_cores - _SLACK > seen.cpu_left):
             return False
         if not wants.fits(self._shape_of[worker.id], worker):
             return False

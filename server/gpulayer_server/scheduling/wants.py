@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Generic
 
 from gpulayer.protocol.types import Device, Inventory, Requirements, Sample
 from gpulayer_server.scheduling import match
-from gpulayer_server.scheduling.candidate import Each
+from gpulayer_server.scheduling.candidate import Candidate, Each
+
+#: What lines need: a slot; memory, cores or a framework; a share of a device; many machines; a session. Else: so many
+#: devices, or that worker.
+SLOT, HOST, SHARE, MACHINES, SESSION = "slot", "host", "share", "machines", "session"
 
 #: Minus the free slots, the name, the id: the roomiest comes first.
 Entry = tuple[int, str, str]
@@ -35,6 +39,8 @@ class Wants(Generic[Each]):
         self.count = requirements.device_count
         self.share_bytes = requirements.vram_share_bytes if self.kind else None
         self.nodes = requirements.nodes
+        self.ram_bytes = requirements.ram_bytes or 0
+        self.cpu_cores = requirements.cpu_cores or 0.0
         declares = requirements.ram_bytes is not None or requirements.cpu_cores is not None
         self.whole = self.count > 0 and self.share_bytes is None  # takes devices for itself
         self.light = self.kind is None and not declares and not requirements.frameworks  # needs a slot, nothing else
@@ -161,6 +167,30 @@ class Line:
 def owner_of(line: Line) -> str:
     """Whose line it is."""
     return line.owner
+
+
+def demand_of(line: Line) -> Hashable:
+    """What kind of thing it needs: a worker that has nothing of the kind free need not be asked for it."""
+    wants = line.wants
+    if wants is None:
+        return SESSION
+    if wants.pinned is not None:
+        return (wants.pinned,)
+    if wants.nodes > 1:
+        return MACHINES
+    if wants.share_bytes is not None:
+        return SHARE
+    return wants.count or (SLOT if wants.light else HOST)
+
+
+def demands(worker: Candidate) -> Iterator[Hashable]:
+    """What a worker could be asked for, by what of it is free."""
+    yield from (SESSION, MACHINES, SLOT, (worker.name,))
+    if worker.slots_free > 0:
+        yield HOST
+        if worker.inventory.devices:
+            yield SHARE
+            yield from range(1, len(worker.devices_free) + 1)
 
 
 def varied(line: Line) -> bool:

@@ -67,6 +67,11 @@ def test_19_an_expired_token_and_a_submitters(home: Deployment) -> None:
         f"gpulayer-worker: {url} refuses it: the token for the lab has expired: ask whoever runs the control plane for "
         f"a new join line, which {JOIN} makes"
     )
+    both = joining(home, url, "--token", made(home, "submitter", "bob", expires_s=0.001))
+    assert both == (
+        f"gpulayer-worker: {url} refuses it: the token bob has expired, and it was none to join with; ask for a join "
+        f"line, which {JOIN} makes on the control plane's machine"
+    )
     wrong = joining(home, url, "--token", made(home, "submitter", "ana"))
     assert wrong == (
         f"gpulayer-worker: {url}: a token of the role submitter may not do this: joining with a machine needs a token "

@@ -15,8 +15,12 @@ from tests.simulation.mutants.mutant import Mutant, source_of
 
 _CORE = "gpulayer_server.core"
 _SCHEDULING = "gpulayer_server.scheduling"
+_CORE_MODULES = (
+    *("plane", "jobs", "attempts", "ending", "gangs", "fleet", "condition", "sessions", "placing", "waiting", "state"),
+    "machine",
+)
 MODULES = (
-    *(f"{_CORE}.{name}" for name in ("plane", "jobs", "attempts", "ending", "fleet", "sessions", "placing", "state")),
+    *(f"{_CORE}.{name}" for name in _CORE_MODULES),
     *(f"{_SCHEDULING}.{name}" for name in ("match", "queue")),
     "gpulayer_worker.link",
 )

@@ -17,7 +17,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "output-after-the-end": (f"{_CORE}.plane", "worker.id and not attempt.over", "worker.id"),
     "queue-not-restored": (f"{_CORE}.plane", "if task.state is State.QUEUED and not", "if False and not"),
     "holders-not-restored": (f"{_CORE}.plane", "if attempt.holds_slot:", "if False:"),
-    "session-not-held": (f"{_CORE}.plane", "self._hold(session.worker, session.id, session)", "pass"),
+    "session-not-held": (f"{_CORE}.plane", "self._hold(session.worker, session.id, session.claim())", "pass"),
     "running-not-restored": (f"{_CORE}.plane", "if session is not None and attempt.in_session:", "if False:"),
     "marks-not-made-up": (f"{_CORE}.plane", "for attempt in snapshot.lost]", "for attempt in ()]"),
     "gap-not-noticed": (f"{_CORE}.plane", "fleet.notice_gap(self, now, out)", "self.last_tick = now"),
@@ -54,7 +54,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "    _leave_session(plane, attempt, now)\n"
         "    plane.workers[attempt.worker].holders.pop(attempt.id, None)\n\n\ndef _leave",
     ),
-    "slot-never-freed": (f"{_CORE}.attempts", "worker.holders.pop(attempt.id, None)", "pass"),
+    "slot-never-freed": (f"{_CORE}.attempts", "waiting.free(plane, worker, attempt.id)", "pass"),
     "release-not-stored": (f"{_CORE}.attempts", "    out.put(attempt)\n    out.fleet_changed", "    out.fleet_changed"),
     "end-not-stored": (
         f"{_CORE}.ending",
@@ -92,8 +92,8 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     ),
     "cancel-not-said-again": (
         f"{_CORE}.fleet",
-        "not attempt.over and plane.tasks[attempt.task].cancel_wanted",
-        "False",
+        "if task.cancel_wanted or gangs",
+        "if gangs",
     ),
     "lease-too-short": (f"{_CORE}.fleet", "away_s >= plane.settings.lost_after_s and", "away_s >= 20 and"),
     "everything-leased": (f"{_CORE}.fleet", "leased = plane.jobs[task.job].spec.retries > 0", "leased = True"),
@@ -106,7 +106,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     ),
     "unwanted-session-stays": (f"{_CORE}.fleet", "end_sessions=tuple(sorted(unwanted))", "end_sessions=()"),
     # ------------------------------------------------------------ sessions, placing, jobs
-    "session-slot-kept": (f"{_CORE}.sessions", "    worker.holders.pop(session.id, None)\n", ""),
+    "session-slot-kept": (f"{_CORE}.sessions", "    waiting.free(plane, worker, session.id)\n", ""),
     "session-close-not-stored": (
         f"{_CORE}.sessions",
         "    session.reason = session.reason or reason\n    out.put(session)",
@@ -130,11 +130,15 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     ),
     "attempt-not-stored": (f"{_CORE}.placing", "    out.put(task, attempt)\n", "    out.put(task)\n"),
     "session-not-stored": (f"{_CORE}.placing", "    out.put(session)\n", ""),
-    "slot-not-taken": (f"{_CORE}.placing", "        worker.holders[attempt.id] = devices\n", "        pass\n"),
+    "slot-not-taken": (
+        f"{_CORE}.placing",
+        "        waiting.take(plane, worker, attempt.id, attempt.claim(job))\n",
+        "        pass\n",
+    ),
     "busy-devices-taken": (
-        "gpulayer_server.scheduling.match",
-        "kind is None or _free(kind, worker) >= requirements.device_count",
-        "True",
+        f"{_CORE}.machine",
+        "                    whole.add(device.uuid)\n",
+        "                    pass\n",
     ),
     "busy-slots-taken": ("gpulayer_server.scheduling.match", "if worker.slots_free < 1 or worker.full:", "if False:"),
     "full-worker-taken": (
@@ -142,11 +146,11 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "worker.slots_free < 1 or worker.full",
         "worker.slots_free < 1",
     ),
-    "unreachable-worker-taken": (f"{_CORE}.plane", "if worker.conn is not None]", "if True]"),
+    "unreachable-worker-taken": (f"{_CORE}.machine", "return self.conn is not None", "return True"),
     "cancel-not-stored": (
         f"{_CORE}.jobs",
-        "        task.cancel_wanted = True\n        out.put(task)",
-        "        task.cancel_wanted = True",
+        "            task.cancel_wanted = True\n            out.put(task)",
+        "            task.cancel_wanted = True",
     ),
     "cancelled-stays-queued": (f"{_CORE}.jobs", "    plane.queue.remove_all([task.id for task in job.tasks])\n", ""),
     "key-looked-up-nowhere": (
@@ -156,6 +160,32 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     ),
     "job-not-stored": (f"{_CORE}.jobs", "    out.put(job, *job.tasks)", "    out.put(*job.tasks)"),
     "tasks-not-stored": (f"{_CORE}.jobs", "    out.put(job, *job.tasks)", "    out.put(job)"),
+    # ------------------------------------------------------------ many machines at once
+    "others-go-on": (f"{_CORE}.ending", "        _end_others(plane, job, task, now, out)\n", "        pass\n"),
+    "others-end-not-stored": (
+        f"{_CORE}.ending",
+        "        out.put(task)\n        cancel_attempt(plane, job, task, out)",
+        "        cancel_attempt(plane, job, task, out)",
+    ),
+    "others-not-told": (
+        f"{_CORE}.ending",
+        "        out.put(task)\n        cancel_attempt(plane, job, task, out)",
+        "        out.put(task)",
+    ),
+    "waits-again-in-part": (f"{_CORE}.gangs", "if _together(job):", "if True:"),
+    "not-taken-back": (f"{_CORE}.gangs", "        take_back(plane, job, out)\n", "        pass\n"),
+    "taken-back-after-it-began": (f"{_CORE}.gangs", "began or outcome.state", "outcome.state"),
+    "restored-in-part": (f"{_CORE}.plane", " and not gangs.being_taken_back(job)", ""),
+    "taking-back-not-said-again": (f"{_CORE}.fleet", " or gangs.being_taken_back(job)", ""),
+    "two-on-one-machine": ("gpulayer_server.core.placing", "if len(found) < wants.nodes:", "if not found:"),
+    # ------------------------------------------------------------ what is declared, what is measured
+    "shares-not-added": (f"{_CORE}.machine", "shares.get(device.uuid, 0) + claim", "claim"),
+    "memory-not-counted": (f"{_CORE}.machine", "[claim.ram_bytes for claim in self.claims.values()]", "[]"),
+    "cores-not-counted": (f"{_CORE}.machine", "[claim.cpu_cores for claim in self.claims.values()]", "[]"),
+    "sick-device-taken": (f"{_CORE}.machine", "if not device.sick and device", "if device"),
+    "inventory-not-stored": (f"{_CORE}.condition", "    out.put(worker)\n", ""),
+    "inventory-unheeded": (f"{_CORE}.condition", "    plane.fleet_is_another(worker)\n", ""),
+    "session-claim-not-stored": ("gpulayer_server.store.rows", "_pack(r.requirements))", "_pack(Requirements()))"),
     # ------------------------------------------------------------ arrays, jobs after others, ends with the release
     "index-lost": (
         f"{_CORE}.placing",
@@ -167,7 +197,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "replace(spec, array=(), after=()) if spec.array or spec.after else spec",
         "spec",
     ),
-    "priority-unheeded": (f"{_CORE}.plane", "-job.spec.priority", "0"),
+    "priority-unheeded": (f"{_CORE}.waiting", "-job.spec.priority", "0"),
     "runs-before-the-other-ended": (f"{_CORE}.ending", "        job.waits_for.add(name)\n", ""),
     "runs-after-a-failure": (
         f"{_CORE}.ending",

@@ -157,3 +157,18 @@ def test_an_unchanged_input_is_not_read_again(here: Path, sender: Sender, monkey
     monkeypatch.setattr(sender.cache, "hash", lambda path, **more: read.append(path) or real(path, **more))
     assert bundled(sender, None, "f").manifest == first.manifest
     assert len(read) <= 1  # once more where the clock of the disk is coarse
+
+
+def test_what_is_named_by_itself_is_not_the_sources(here: Path, sender: Sender) -> None:
+    """Neither its limits nor its refusal of secrets are for it; elsewhere it stays in the source too."""
+    (here / "src" / "big").write_bytes(b"x" * 100)
+    (here / "src" / ".env").write_text("A=1")
+    source = Source(folder="src", limits=Limits(file_bytes=50))
+    bundle = bundle_of(sender, source, [parse_input("src/big"), parse_input("src/.env")])
+    assert bundle is not None
+    assert paths(bundle) == [".env", ".gitignore", "a.py", "big"]
+    moved = bundle_of(
+        sender, source, [parse_input("src/big:in/big"), parse_input("src/.env"), parse_input("src/a.py:b.py")]
+    )
+    assert moved is not None
+    assert paths(moved) == [".env", ".gitignore", "a.py", "b.py", "in/big"]

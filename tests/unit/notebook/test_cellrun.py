@@ -28,7 +28,7 @@ from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.messages import Chunk, Refused, ServerToClient, Update
 from gpulayer.protocol.records import encode_kernel
 from gpulayer.protocol.types import JobSpec, JobView, Outcome, Problem, Reason, Requirements, State
-from gpulayer.source import FileEntry, Manifest
+from gpulayer.source import FileEntry, Manifest, scan
 
 OPTIONS = CellOptions(requirements=Requirements(worker="box"), session="s", timeout_s=9.0)
 UNKNOWN = Problem(status=409, code="bundle_unknown", title="the control plane lacks the source")
@@ -178,6 +178,25 @@ def test_every_cell_is_a_new_job() -> None:
         run(wire)
         keys.add(wire.submitted[0][0])
     assert len(keys) == 3
+
+
+def test_a_module_that_stayed_at_home_is_named_with_the_remote_error(tmp_path: Path) -> None:
+    """Situation 11."""
+    for name, text in {".gitignore": "utils.py\n", "utils.py": "", "train.py": ""}.items():
+        (tmp_path / name).write_text(text)
+    source = Source()
+    source.bundle = scan(tmp_path)
+    content = {"ename": "ModuleNotFoundError", "evalue": "No module named 'utils'", "traceback": ["remote lines"]}
+    parts = [json.dumps(part).encode() for part in ({"msg_type": "error"}, {}, {}, content)]
+    chunk = Chunk(n=1, attempt="a", offset=0, data=encode_kernel(parts))
+    error = "ModuleNotFoundError: No module named 'utils'"
+    failed = update(State.FAILED, attempt="a", outcome=Outcome(state=State.FAILED, error=error))
+    with pytest.raises(RemoteError) as raised:
+        run(Wire([update(State.RUNNING, attempt="a"), chunk, failed]), source)
+    assert raised.value._render_traceback_() == [
+        "remote lines",
+        "gpulayer: utils.py was left out by .gitignore line 1 (utils.py); --include utils.py takes it along",
+    ]
 
 
 def test_a_body_that_begins_with_another_magic_stays_as_it_is() -> None:

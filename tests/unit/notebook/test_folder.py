@@ -14,6 +14,7 @@ import pytest
 from gpulayer.client import sending as module
 from gpulayer.client import transfer
 from gpulayer.client.errors import ControlPlaneError, RequestRefused
+from gpulayer.client.submission import Input
 from gpulayer.notebook.folder import Source, SourceRefused, notebook_path
 from gpulayer.protocol.endpoint import Endpoint, write_private
 from gpulayer.protocol.types import Problem
@@ -368,3 +369,17 @@ def test_limits_includes_and_excludes_are_passed_on(folder: Path) -> None:
     assert names(Source().scan(include=(".env",))) == [".env", "train.py"]
     with pytest.raises(SourceRefused, match="--max-file"):
         Source().scan(exclude=(".env",), limits=Limits(file_bytes=3))
+
+
+def test_inputs_go_with_the_folder_whatever_its_rules_and_limits(folder: Path, tmp_path: Path) -> None:
+    (folder / "big.bin").write_bytes(b"x" * 100)
+    (folder / ".gitignore").write_text("*.bin\n")
+    elsewhere = tmp_path / "elsewhere.csv"
+    elsewhere.write_text("1")
+    inputs = (
+        Input(source=str(folder / "big.bin"), target="big.bin"),
+        Input(source=str(elsewhere), target="data/elsewhere.csv"),
+    )
+    bundle = Source().scan(limits=Limits(file_bytes=50), inputs=inputs)
+    assert names(bundle) == [".gitignore", "big.bin", "data/elsewhere.csv", "train.py"]
+    assert bundle.why_left_out("big.bin") is None

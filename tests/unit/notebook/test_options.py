@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import gpulayer.source
+from gpulayer.client.sending import SourceRefused
+from gpulayer.client.submission import Input
 from gpulayer.notebook.options import (
     CellOptions,
     HelpWanted,
@@ -44,6 +46,18 @@ def test_every_option() -> None:
         exclude=("data",),
         limits=Limits(file_bytes=1_000_000_000, bundle_bytes=2_000_000_000, files=7),
     )
+
+
+def test_inputs_are_files_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.bin").touch()
+    options = parse_cell_line("--input data.bin --input data.bin:in/")
+    assert options.files == (
+        Input(source="data.bin", target="data.bin"),
+        Input(source="data.bin", target="in/data.bin"),
+    )
+    with pytest.raises(SourceRefused, match=r"input absent\.bin is not there; write --input SRC:DST"):
+        parse_cell_line("--input absent.bin")
 
 
 def test_every_option_of_placement() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpulayer.protocol.types import State
 from gpulayer_worker.keeper.client import ExitRecord
-from gpulayer_worker.run.outcome import from_death, from_reply, last_words
+from gpulayer_worker.run.outcome import from_death, from_reply, last_line, last_words, timed_out
 
 OK = {"status": "ok", "peak_rss_bytes": 5}
 ERROR = {"status": "error", "ename": "ValueError", "evalue": "bad", "peak_rss_bytes": 5}
@@ -125,3 +125,27 @@ def test_a_crash_report_that_is_cut_off_is_kept_as_far_as_it_goes() -> None:
 
 def test_the_outcome_carries_them() -> None:
     assert from_death(record(signal=6), CRASH, wish="", problem="", ram_bytes=8).tail == last_words(CRASH)
+
+
+# ---------------------------------------------------------------- out of time
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        ("epoch 1\nepoch 2\n\n", "epoch 2"),
+        ("10%\r 20%\r 30%", "30%"),  # a progress bar
+        ("\x1b[32mepoch 2\x1b[0m\n\x1b[A", "epoch 2"),
+        ("a\tb\x07c", "a b c"),
+        ("x" * 200, "x" * 99 + "…"),
+    ],
+)
+def test_the_last_line_that_says_anything(text: str, line: str) -> None:
+    assert last_line(text) == line
+
+
+def test_a_time_limit_says_which_and_the_last_line() -> None:
+    assert timed_out(0.5, "epoch 2") == "timed out after 0.5 s, its --timeout; last line: epoch 2"
+    assert timed_out(60.0, "") == "timed out after 60 s, its --timeout; it had printed nothing"

@@ -124,3 +124,17 @@ def test_it_goes_on_over_segments_and_reads_what_was_not_released(tmp_path: Path
     watched.look()
     assert watched.idle
     watched.close()
+
+
+def test_the_last_line_of_what_a_cell_printed(spool: Spool, tmp_path: Path) -> None:
+    watched = CellSpool(tmp_path)
+    assert watched.last_line() == ""
+    spool.status("busy")
+    spool.message("stream", name="stdout", text="epoch 1\nepo")
+    spool.message("display_data", data={"text/plain": "a figure"})
+    spool.message("stream", name="stdout", text="ch 2\n")
+    watched.look()
+    assert watched.last_line() == "epoch 2"
+    spool.writer.append((bytes((Kind.TEXT, 2)), b"from C\n"))
+    watched.look()
+    assert watched.last_line() == "from C"

@@ -145,7 +145,8 @@ class Nvml:
         errors = self._try(
             nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         )
-        return f"{errors} uncorrected ECC errors since the driver was loaded: {reset}" if errors else ""
+        many = "error" if errors == 1 else "errors"
+        return f"{errors} uncorrected ECC {many} since the driver was loaded: {reset}" if errors else ""
 
     def sample(self, *, health: bool) -> dict[str, Any]:
         """Of each device its use now; Xids since the last question; with `health` why cards are sick, by UUID."""

@@ -160,7 +160,7 @@ def _read(table: _Table, lines: Sequence[str], at: int) -> int:
         elif not words:
             row = None
         elif row is not None:
-            _continue(row, words, table)
+            _continue(row, words)
         elif not table.rows:
             _continue_header(table, words)
         at += 1
@@ -182,11 +182,10 @@ def _row(line: str, words: list[str], table: _Table) -> _Row:
     return _Row(cells=cells if tabbed else words[1:], tabbed=tabbed)
 
 
-def _continue(row: _Row, words: list[str], table: _Table) -> None:
+def _continue(row: _Row, words: list[str]) -> None:
     """Take the words below a row as more of it, unless the break may have cut a word of the matrix."""
     row.wrapped = True
-    within = len(row.cells) < len(table.columns)
-    if within and words and row.cells and _is_cell(row.cells[-1]) and _is_cell(words[0]):
+    if words and row.cells and _is_cell(row.cells[-1]) and _is_cell(words[0]):
         row.cells += words
 
 
@@ -250,5 +249,7 @@ def _cpus(words: str) -> tuple[int, ...]:
     found: set[int] = set()
     for part in words.split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), min(int(last or first), _MOST_CPUS) + 1))
+        if int(last or first) >= _MOST_CPUS:
+            return ()
+        found.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(found))

@@ -39,16 +39,22 @@ class Ask:
         return devices if self.name in NO_CPU else (CPU, *devices)
 
     def key(self) -> str:
-        """A digest of all that its results depend on, but for the targets themselves."""
+        """A digest of all that every result depends on; a device's driver may become known later."""
         environ = {
             name: value
             for name, value in sorted(allowed().items())
             if name in _DEPENDS or name.startswith(_DEPENDS_PREFIXES)
         }
-        drivers = sorted({f"{device.kind} {device.driver}" for device in self.inventory.devices})
-        parts = [self.packages.path, self.packages.python, self.packages.of(self.name), self.inventory.cuda]
-        parts += [drivers, environ, scripts_digest()]
+        parts = [self.packages.path, self.packages.python, self.packages.of(self.name), environ, scripts_digest()]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def drivers(self) -> dict[str, str]:
+        """What the results of each device depend on beside that."""
+        cuda = self.inventory.cuda
+        return {
+            device.uuid: f"{device.driver} {cuda}" if device.kind == "cuda" else device.driver
+            for device in self.inventory.devices
+        }
 
 
 @lru_cache(maxsize=1)
@@ -65,6 +71,7 @@ class Asking:
 
     def __init__(self, ask: Ask):
         self._ask = ask
+        self._drivers = ask.drivers()
         self._child: Child | None = None
         self._ended = False
         self._lock = threading.Lock()
@@ -107,12 +114,19 @@ class Asking:
         if GENERAL in found or not missing or self._ended:
             return found
         if answer.stage in ("starting", "importing"):
-            return {GENERAL: _now(f"{answer.ended} while {answer.stage}{answer.more}")}
+            return self._not_imported(f"{answer.ended} while {answer.stage}{answer.more}", group)
         if len(group) == 1:
-            return {group[0]: _now(f"{answer.ended or 'gave no result'}{answer.more}")}
+            return {group[0]: self._now(group[0], f"{answer.ended or 'gave no result'}{answer.more}")}
         for target in missing:  # one sick device, or two that don't go together, must not hide the others
             found |= self._group([target])
         return found
+
+    def _not_imported(self, why: str, group: Sequence[str]) -> dict[str, Outcome]:
+        """It may be for a device that was shown: then the CPU can be used all the same."""
+        if CPU in group and len(group) > 1:
+            found = self._group([CPU])
+            return found if GENERAL in found else found | {each: self._now(each, why) for each in group if each != CPU}
+        return {GENERAL: self._now(GENERAL, why)}
 
     def _child_of(self, group: Sequence[str]) -> Answer:
         devices = [device for device in self._ask.inventory.devices if device.uuid in group]
@@ -135,15 +149,16 @@ class Asking:
         found: dict[str, Outcome] = {}
         for record in answer.records:
             if record.get("target") in group:
-                found[record["target"]] = _now(record.get("why", ""), lasting=bool(record.get("lasting")))
+                found[record["target"]] = self._now(
+                    record["target"], record.get("why", ""), lasting=bool(record.get("lasting"))
+                )
             elif "problem" in record:
-                return {GENERAL: _now(record["problem"], lasting=bool(record.get("lasting")))}
+                return self._not_imported(record["problem"], group)
             self.built_for = record.get("built_for", self.built_for)
         return found
 
-
-def _now(why: str, *, lasting: bool = False) -> Outcome:
-    return Outcome(why=why, lasting=lasting, at=time.time())
+    def _now(self, target: str, why: str, *, lasting: bool = False) -> Outcome:
+        return Outcome(why=why, lasting=lasting, driver=self._drivers.get(target, ""), at=time.time())
 
 
 def _place(device: Device, shown: Sequence[Device]) -> int:

@@ -22,6 +22,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     why: str = ""  # why it can't be used; '' where the computation gave what it should
     lasting: bool = True  # until what it depends on changes; else it is tried again
+    driver: str = ""  # the device's, and what it supports; '' of the CPU
     at: float = 0.0  # when, by the machine's clock
     tries: int = 1
 
@@ -32,13 +33,30 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Results(Struct, frozen=True, kw_only=True):
-    """All that is known of a framework under one key; `key` digests what it depends on."""
+    """All that is known of a framework; `key` digests what every outcome depends on."""
 
     key: str
     built_for: str = ""
     outcomes: dict[str, Outcome] = {}
     worked: tuple[str, ...] = ()  # kinds of devices on which it has worked at any time
-    before: dict[str, Outcome] = {}  # under the key before: it holds where a device can't be computed on now
+    before: dict[str, Outcome] = {}  # of another key or driver: holds where a device can't be computed on now
+
+    def under(self, key: str, drivers: Mapping[str, str]) -> Results:
+        """What of this holds under a key, and with these drivers (by UUID); the rest is of before."""
+        past = {
+            target: each
+            for target, each in self.outcomes.items()
+            if key != self.key or (target in drivers and each.driver != drivers[target])
+        }
+        if not past and key == self.key:
+            return self
+        return structs.replace(
+            self,
+            key=key,
+            outcomes={target: each for target, each in self.outcomes.items() if target not in past},
+            before={target: each for target, each in (self.before | past).items() if target != GENERAL},
+            worked=self.worked if key == self.key else (),
+        )
 
     def renewed(
         self, new: Mapping[str, Outcome], built_for: str, *, asked: Sequence[str], kinds: Mapping[str, str]
@@ -77,8 +95,11 @@ class Results(Struct, frozen=True, kw_only=True):
 
     def without(self, target: str) -> Results:
         """As if a target had never been probed."""
-        outcomes = {name: each for name, each in self.outcomes.items() if name not in (target, GENERAL)}
-        return structs.replace(self, outcomes=outcomes)
+        return structs.replace(
+            self,
+            outcomes={name: each for name, each in self.outcomes.items() if name not in (target, GENERAL)},
+            before={name: each for name, each in self.before.items() if name != target},
+        )
 
 
 def told(name: str, version: str, results: Results, devices: Sequence[Device]) -> Framework:

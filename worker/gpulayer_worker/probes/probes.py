@@ -29,7 +29,8 @@ class Probes:
     """The probes of one worker. All but `packages` and `names` is called on one event loop.
 
     A worker that starts says `names()` in its inventory as still being probed, with `known(inventory)` as frameworks;
-    then `watch` tells each framework when its probe is through, and again whenever something else holds of it.
+    then `watch` tells each framework when its probe is through, and again whenever something else holds of it. Whenever
+    its inventory changes (a device that comes late, one that is mended), `probing(inventory)` is what is not through.
     """
 
     def __init__(
@@ -72,6 +73,21 @@ class Probes:
     def names(self) -> tuple[str, ...]:
         """The frameworks that are installed and of which nothing was told or known yet. Blocks as `packages` does."""
         return tuple(name for name in self.packages().names if name not in self._told)
+
+    def probing(self, inventory: Inventory) -> tuple[str, ...]:
+        """As `names`, and those of which more may be told soon, as of a device that came late. Never blocks."""
+        packages = self._known.packages
+        asks = [self._ask(name, packages, inventory) for name in packages.names] if packages is not None else []
+        found = tuple(ask.name for ask in asks if self._pending(ask))
+        if found:
+            self._wake.set()
+        return found
+
+    def _pending(self, ask: Ask) -> bool:
+        told, results = self._told.get(ask.name), self._results(ask)
+        if told is None or results.unknown(ask.targets):
+            return True
+        return not set(_told(ask, results).devices) <= set(told.devices)
 
     def known(self, inventory: Inventory) -> tuple[Framework, ...]:
         """What a start before us found, as far as it still holds and nothing of it is missing.
@@ -208,8 +224,7 @@ def probe_all(python: str, inventory: Inventory, data: Path | None = None) -> tu
 def _valid(known: cache.Known, ask: Ask) -> Results:
     """What is known of a framework as it is now."""
     key = ask.key()
-    results = known.results.get(ask.name, Results(key=key))
-    return results if results.key == key else Results(key=key, before=results.before | results.outcomes)
+    return known.results.get(ask.name, Results(key=key)).under(key, ask.drivers())
 
 
 def _due(ask: Ask, results: Results, busy: Collection[str]) -> list[str]:

@@ -140,6 +140,15 @@ def test_near_ones_are_preferred() -> None:
     assert choose_nodes(gang(15), fleet, always) is None
 
 
+def test_a_known_group_is_nearer_than_a_zone() -> None:
+    assert names(choose_nodes(gang(2, "require"), boxes(eu_a_=2, eu_b_ib1=3), always)) == ["eu_b_ib10", "eu_b_ib11"]
+
+
+def test_nodes_are_numbered_by_place() -> None:
+    fleet = boxes(eu_a_=2, eu_b_=4)
+    assert names(choose_nodes(gang(6), fleet, always)) == [worker.name for worker in fleet]
+
+
 def test_neighbours_stand_beside_each_other() -> None:
     fleet = boxes(eu_a_ib1=2, us_a_ib1=2)
     mixed = [fleet[2], fleet[0], fleet[3], fleet[1]]

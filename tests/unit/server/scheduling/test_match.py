@@ -165,6 +165,8 @@ def test_too_few_machines_are_told_and_each_of_them_has_its_line():
         ("a", "nodes", "could take its part of 3 machines, and waits for 2 more machines", False),
         ("b", "device_kind", "needs 1 usable cuda device, worker has 0 (CPU only)", False),
     ]
+    held = explain(Requirements(accelerator="cuda", nodes=3), [box(card(), name="a", slots_free=0)])
+    assert [(reason.worker, reason.code) for reason in held] == [("", "nodes"), ("a", "nodes"), ("a", "slots")]
     assert reasons[0].remedy.startswith("add 2 more machines that could take it, or ask for fewer nodes")
 
 

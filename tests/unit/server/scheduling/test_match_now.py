@@ -143,7 +143,7 @@ def test_a_share_of_devices_that_others_have_whole():
 def test_a_share_that_a_stranger_holds():
     reason = only(asks(vram_share_bytes=8 * GB), box(card(), sample=sampled(used(0, 3 * GB, alice(22 * GB)))))
     assert reason.text == "3 GB of 24 GB free on cuda:0: python pid 4121 by alice holds 22 GB"
-    assert (reason.code, reason.remedy) == ("foreign", "free 4.2 GB on gpu-box-1: python pid 4121 by alice holds it")
+    assert (reason.code, reason.remedy) == ("foreign", "free 5 GB on gpu-box-1: python pid 4121 by alice holds it")
     shared = box(card(), vram_left={"GPU-0": 12 * GB}, sample=sampled(used(0, 20 * GB, alice(5 * GB))))
     assert not has_room(asks(vram_share_bytes=8 * GB), shared)
     assert has_room(asks(vram_share_bytes=7 * GB), shared)

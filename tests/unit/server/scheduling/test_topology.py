@@ -147,7 +147,7 @@ def test_links_are_ranked() -> None:
 
 
 @given(machine=machines(), data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=150)
 def test_no_other_choice_is_better(machine: tuple[list[Device], list[Link]], data: st.DataObject) -> None:
     devices, links = machine
     usable = data.draw(st.lists(st.sampled_from(devices), unique_by=lambda d: d.uuid, min_size=1), label="usable")
@@ -214,6 +214,30 @@ def test_of_a_tree_the_broken_parts_go_first() -> None:
     assert indices(subset(free, links, 4)) == [0, 1, 2, 3]
 
 
+def test_a_device_near_to_all_does_not_make_those_near_to_each_other() -> None:
+    devices = cards(9)
+    near = {(at, to): "NV4" for at in (0,) for to in range(1, 9)} | {(6, 7): "NODE", (6, 8): "NODE", (7, 8): "NODE"}
+    links = linked(devices, [near.get(pair, "SYS") for pair in combinations(range(9), 2)])
+    assert indices(subset(devices, links, 3)) == [0, 6, 7]
+
+
+def test_a_whole_four_is_worth_more_than_two_pairs() -> None:
+    devices = cards(5)
+    fast, slow = {(0, 1), (2, 3)}, {(0, 2), (0, 3), (0, 4)}
+    words = ["NV4" if pair in fast else "SYS" if pair in slow else "PXB" for pair in combinations(range(5), 2)]
+    assert indices(subset(devices, linked(devices, words), 1)) == [0]
+
+
+def test_what_the_job_cannot_use_is_not_stranded_either() -> None:
+    devices = cards(4)
+    devices[1] = Device(uuid="GPU-01", kind="cuda", index=1, name="NVIDIA A100", vram_bytes=80 * GB)
+    links = linked(devices, ["PIX", "NODE", "NODE", "NODE", "NODE", "PIX"])
+    asks = Requirements(accelerator="cuda", device_names=("RTX*",))
+    assert indices(choose(asks, box(devices, links, free=(0, 1, 2)))) == [2]  # 0 and 1 are a pair
+    assert indices(subset([devices[0], devices[2]], links, 1, keep=devices[:3])) == [2]
+    assert indices(subset([devices[0], devices[2]], links, 1)) == [0]
+
+
 def test_more_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match="3 of 2 devices"):
         subset(cards(2), (), 3)
@@ -264,6 +288,7 @@ def test_behind_one_switch_for_all_the_nodes_decide() -> None:
     assert indices(choose(take(4), recorded_box("h100-node", (1, 2, 3, 4, 5, 6, 7)))) == [4, 5, 6, 7]
     assert indices(choose(take(2), recorded_box("h100-node", range(2, 8)))) == [2, 3]
     assert indices(choose(take(1), recorded_box("h100-node", range(3, 8)))) == [3]
+    assert indices(choose(take(1), recorded_box("h100-node", (0, 1, 2, 3, 5)))) == [5]  # four of one node stay
 
 
 def test_the_bridged_pair_is_taken_for_two_and_spared_for_one() -> None:
@@ -369,6 +394,12 @@ def test_a_share_goes_to_the_fullest_card_on_which_it_fits() -> None:
     assert indices(choose(share(8), worker)) == [1]
     assert indices(choose(share(16), worker)) == [0]
     assert choose(share(25), worker) is None
+
+
+def test_a_share_begins_the_smallest_card_on_which_it_fits() -> None:
+    devices = [*cards(1, vram_gb=24), Device(uuid="T4", kind="cuda", index=1, vram_bytes=16 * GB)]
+    assert indices(choose(share(4), box(devices))) == [1]
+    assert indices(choose(share(20), box(devices))) == [0]
 
 
 def test_what_others_use_is_not_shared_out() -> None:

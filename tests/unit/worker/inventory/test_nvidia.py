@@ -154,7 +154,7 @@ def test_a_sample_tells_memory_processes_and_health() -> None:
     assert device["free_bytes"] == 13 * GB
     assert (device["utilisation"], device["temperature_c"], device["power_w"]) == (0.5, 40, 70)
     assert device["processes"] == [[7, 2 * GB], [8, None]]
-    assert sample["sick"][device["uuid"]].startswith("1 uncorrected ECC errors")
+    assert sample["sick"][device["uuid"]].startswith("1 uncorrected ECC error since")
     assert "sick" not in nvml.sample(health=False)
 
 

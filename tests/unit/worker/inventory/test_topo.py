@@ -125,8 +125,8 @@ def test_what_is_not_told_is_unknown() -> None:
     text = (
         "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
         "GPU0\t X \tN/A\tNV0\tN/A\tN/A\t\tN/A\n"
-        "GPU1\tN/A\t X \tFOO\t\t1\t\tN/A\n"
-        "GPU2\tNV0\tFOO\t X \t3\t0-1\t\tN/A\n"
+        "GPU1\tN/A\t X \tNV99\t\t1\t\tN/A\n"
+        "GPU2\tNV0\tNV99\t X \t3\t0-1\t\tN/A\n"
     )
     found = parse(text, UUIDS)
     assert found.links == ()
@@ -170,6 +170,40 @@ def test_a_row_whose_cells_moved_tells_nothing() -> None:
     assert matrix(parse(text, UUIDS), 3) == ["x NV4 NODE", "NV4 x SYS", "NODE SYS x"]
 
 
+def test_what_a_row_with_a_lost_cell_says_is_left_to_the_others() -> None:
+    text = "GPU0 GPU1 GPU2 GPU3 CPU Affinity\n"
+    text += "GPU0 X PHB PHB PHB 0-7\nGPU1 X PIX SYS 0-7\nGPU2 PHB PIX X NODE 0-7\nGPU3 PHB SYS NODE X 0-7\n"
+    assert matrix(parse(text, UUIDS), 4)[1] == "PHB x PIX SYS"
+
+
+def test_a_row_that_was_cut_is_mended_by_the_others() -> None:
+    text = RECORDED["hgx-h100-8gpu"]
+    row = next(line for line in text.splitlines() if line.startswith("GPU2"))
+    assert parse(text.replace(row, row[:27]), UUIDS).links == SOUND["hgx-h100-8gpu"].links  # it ends with NV1
+
+
+def test_a_header_that_was_cut_is_read_as_far_as_it_goes() -> None:
+    cut = "\n".join(line[:42] for line in RECORDED["pcie-8gpu"].splitlines())
+    assert matrix(parse(cut, UUIDS), 5) == [
+        "x PIX NODE NODE ?",
+        "PIX x NODE NODE ?",
+        "NODE NODE x PIX ?",
+        "NODE NODE PIX x ?",
+        "? ? ? ? x",
+    ]
+    two = "GPU0 GPU1 GPU1\nGPU0 X NV1 NV\nGPU1 NV1 X NV\n"  # the last name was GPU10, say
+    assert matrix(parse(two, UUIDS), 2) == ["x NV1", "NV1 x"]
+
+
+def test_cores_that_may_be_others_are_unknown() -> None:
+    names = "GPU0 GPU1 CPU Affinity NUMA Affinity GPU NUMA ID\n"
+    assert parse(f"{names}GPU0 X SYS 0 N/A\nGPU1 SYS X 1 N/A\n", UUIDS).seats == {}  # one of two columns is empty
+    broken = "a line that is longer than others is no line that was broken\n"
+    broken += "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-31\t1\n2\n"
+    assert parse(broken, UUIDS).seats == {}  # node 12
+    assert parse("GPU0 CPU Affinity\nGPU0 X 0-99999\n", UUIDS).seats == {}
+
+
 def test_a_link_that_was_cut_is_not_taken_for_a_slower_one() -> None:
     text = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV18\tNV18\nGPU1\tNV18\t X \tNV1"
     assert matrix(parse(text, UUIDS), 3) == ["x NV18 NV18", "NV18 x ?", "NV18 ? x"]
@@ -179,7 +213,7 @@ def test_a_link_that_was_cut_is_not_taken_for_a_slower_one() -> None:
 def test_half_of_an_answer_tells_nothing_that_the_whole_does_not(name: str) -> None:
     text = RECORDED[name]
     for form in (text, spaced(text)):
-        for end in range(len(form)):
+        for end in range(0, len(form), 1 + len(form) // 900):
             _within(parse(form[:end], UUIDS), SOUND[name])
     for width in range(20, 130, 7):
         _within(parse("\n".join(line[:width] for line in spaced(text).splitlines()), UUIDS), SOUND[name])

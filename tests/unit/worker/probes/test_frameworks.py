@@ -117,6 +117,13 @@ def test_what_can_not_be_imported_is_told_in_one_line(tmp_path: Path, source: st
     assert framework == Framework(name="torch", version="2.13.0", problems={"": problem})
 
 
+@pytest.mark.parametrize("trouble", ["raise ImportError('no libcuda')", "os.kill(os.getpid(), 11)"])
+def test_what_fails_to_import_beside_a_device_may_do_for_the_cpu(tmp_path: Path, trouble: str) -> None:
+    framework = torch(tmp_path, f"\nif os.environ['CUDA_VISIBLE_DEVICES']:\n    {trouble}\n", inventory=machine(A))
+    assert framework.works == ("cpu",)
+    assert framework.problems["cuda"] in ("can't be imported: no libcuda", "crashed (SIGSEGV) while importing")
+
+
 def test_rubbish_on_standard_output_does_no_harm(tmp_path: Path) -> None:
     more = """
 os.write(1, b"x" * 300_000 + b"\\n{not json}\\n\\xff\\xfe no newline")

@@ -98,9 +98,9 @@ def test_another_version_driver_or_script_is_probed_anew(place: Place, monkeypat
     [framework] = run(place.probes(), machine(A))
     assert (framework.version, place.computed()[::2]) == ("2.14.0", ["cpu", "GPU-a"])
     run(place.probes(), machine(card("a", driver="590.1")))
-    assert place.computed()[::2] == ["cpu", "GPU-a"]
+    assert place.computed()[::2] == ["GPU-a"]
     run(place.probes(), machine(card("a", driver="590.1"), cuda="13.2"))
-    assert place.computed()[::2] == ["cpu", "GPU-a"]
+    assert place.computed()[::2] == ["GPU-a"]
     monkeypatch.setattr("gpulayer_worker.probes.asking.scripts_digest", lambda: "another")
     run(place.probes(), machine(card("a", driver="590.1"), cuda="13.2"))
     assert place.computed()[::2] == ["cpu", "GPU-a"]
@@ -117,10 +117,29 @@ def test_only_a_new_device_is_computed_on(place: Place) -> None:
     assert (place.computed(), framework.devices) == ([], ("GPU-b",))
 
 
+def test_devices_that_come_late_are_known_at_once_and_told_soon(place: Place) -> None:
+    """As where a driver answers after the worker has said hello."""
+    run(place.probes(), machine(A))
+    place.computed()
+    started = place.probes()
+    assert [each.works for each in started.known(machine())] == [("cpu",)]
+    assert (started.names(), started.probing(machine())) == ((), ())
+    assert started.probing(machine(A)) == ("torch",)
+    assert [each.works for each in run(started, machine(A))] == [("cpu", "cuda")]
+    assert (started.probing(machine(A)), place.computed()) == ((), [])
+    assert started.probing(machine(A, B)) == ("torch",)
+
+
 def test_a_sick_device_is_left_alone(place: Place) -> None:
     [framework] = run(place.probes(), machine(A, card("b", sick="Xid 79")))
     assert (framework.devices, framework.problems) == (("GPU-a",), {})
     assert "GPU-b" not in place.computed()
+
+
+def test_a_device_that_fell_sick_keeps_nobody_waiting(place: Place) -> None:
+    probes = place.probes()
+    run(probes, machine(A, B))
+    assert probes.probing(machine(A, card("b", sick="Xid 79"))) == ()
 
 
 def test_a_device_is_computed_on_again_when_told_to(place: Place) -> None:

@@ -246,3 +246,16 @@ def test_the_tail_is_of_stderr_where_there_is_some(tmp_path: Path) -> None:
     spool.look()
     assert spool.tail() == "gr��er�"
     spool.close()
+
+
+def test_the_last_line_is_of_the_file_that_was_written_last(tmp_path: Path) -> None:
+    spool = CommandSpool(tmp_path)
+    assert spool.last_line() == ""
+    write(tmp_path, "err", b"a warning\n")
+    os.utime(tmp_path / "err", ns=(1, 1))
+    write(tmp_path, "out", b"epoch 1\nepoch 2\n\n")
+    assert spool.last_line() == "epoch 2"  # before anybody looked
+    assert spool.end == 0
+    os.utime(tmp_path / "out", ns=(0, 0))
+    assert spool.last_line() == "a warning"
+    spool.close()
