@@ -46,7 +46,9 @@ def _headline(explanation: Explanation) -> str:
     if explanation.placement is Placement.WAITING:
         if not count:
             return "it would wait for a worker"
-        return f"it would wait, {count} eligible worker{'s' if count > 1 else ''} but no room now"
+        if any(reason.code == "nodes" for reason in explanation.reasons):
+            return "it would wait for more workers"
+        return f"it would wait, {'the eligible worker is' if count == 1 else f'all {count} eligible workers are'} busy"
     if count > 1:
         return f"no set of workers fits, {count} do by themselves"
     return "not enough eligible workers, only 1" if count else "no eligible worker"

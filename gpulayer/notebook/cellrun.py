@@ -33,7 +33,7 @@ from gpulayer.source.leftout import why_missing
 from gpulayer.words import program_end
 
 _LOOK_S = 0.2  # how often the elapsed time and an interrupt are looked at; messages come at once
-_REMEMBERED = 100  # jobs of which it is known what travelled
+_REMEMBERED = 20  # jobs that did not succeed yet, of which it is known what travelled
 SESSION_IDLE_S = 1800.0  # a session's kernel is kept for so long without a cell, unless a person says otherwise
 
 
@@ -44,7 +44,7 @@ class CellRunner:
         self.connection = connection
         self._source = source
         self._results = Results(connection, source)
-        self._bundles: dict[str, Bundle] = {}  # what travelled with the last jobs
+        self._bundles: dict[str, Bundle] = {}  # what travelled with the last jobs, for the words of a failure
 
     def submit(
         self, shell: Any, line: str, body: str, options: CellOptions, status: StatusLine, stop: Stop
@@ -168,7 +168,9 @@ class CellRunner:
         if following.view is not None and self._results.wanted(following.view):
             self._results.take(shell, following.view, status, stop, told=not cancels)
         self._explain(replay, subscription.job)
-        return judge(following.view, replay)
+        view = judge(following.view, replay)
+        self._bundles.pop(subscription.job, None)
+        return view
 
     def _explain(self, replay: Replay, job: str) -> None:
         """Say of an error what is known here of its cause: a file that did not travel."""

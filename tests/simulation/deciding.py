@@ -29,7 +29,7 @@ from gpulayer_server.core.explaining import known
 from gpulayer_server.core.placing import session_mismatch
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Attempt, Job, Session, Worker
-from gpulayer_server.scheduling.match import busy, unmet
+from gpulayer_server.scheduling.match import fits, has_room, unmet
 
 
 def wrong(plane: Plane, event: Event, effects: Effects, now: float, *, local_until: float) -> str:
@@ -191,8 +191,7 @@ def _room_left(plane: Plane, now: float) -> Iterator[str]:
 
 def _with_room(requirements: Requirements, there: list[Worker]) -> list[Worker]:
     """Where it could go now; nowhere, if it has to wait."""
-    able = [worker for worker in there if not unmet(requirements, worker)]
-    ready = [worker for worker in able if not busy(requirements, worker)]
+    ready = [worker for worker in there if fits(requirements, worker) and has_room(requirements, worker)]
     return ready if len(ready) >= requirements.nodes else []
 
 

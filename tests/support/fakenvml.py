@@ -23,7 +23,12 @@ Machine = dict[str, Any]
 
 
 class NVMLError(Exception):
-    """As pynvml's: its words."""
+    """As pynvml's: its words, and of some the number."""
+
+    @property
+    def value(self) -> int:
+        """NVML's own number."""
+        return {"GPU is lost": 15, "Not Supported": 3}.get(str(self), 999)
 
 
 # ---------------------------------------------------------------- machines

@@ -57,10 +57,18 @@ def test_a_long_reason_stays_in_its_column() -> None:
             "eligible now, it would run on a, b · cuda:0,1 A100",
         ),
         (Explanation(placement=Placement.WAITING), "it would wait for a worker"),
-        (Explanation(placement=Placement.WAITING, eligible=("a",)), "it would wait, 1 eligible worker but no room now"),
+        (Explanation(placement=Placement.WAITING, eligible=("a",)), "it would wait, the eligible worker is busy"),
         (
             Explanation(placement=Placement.WAITING, eligible=("a", "b")),
-            "it would wait, 2 eligible workers but no room now",
+            "it would wait, all 2 eligible workers are busy",
+        ),
+        (
+            Explanation(
+                placement=Placement.WAITING,
+                eligible=("a",),
+                reasons=(Reason(worker="", code="nodes", text="needs 2 machines at once", temporary=True),),
+            ),
+            "it would wait for more workers",
         ),
         (Explanation(placement=Placement.REJECTED), "no eligible worker"),
         (Explanation(placement=Placement.REJECTED, eligible=("a",)), "not enough eligible workers, only 1"),

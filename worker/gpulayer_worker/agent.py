@@ -104,11 +104,14 @@ class Agent:
             held=self._held_devices,
             prober=Probes(options.python, options.data, busy=self._held_devices),
         )
+        self._devices_of: dict[str, tuple[Device, ...]] = {}  # by session
         self._done: asyncio.Future[int]
 
     def _held_devices(self) -> set[str]:
-        """UUIDs of the devices with attempts on them."""
-        return {device.uuid for held in self._link.held.values() if not held.gone for device in held.assign.devices}
+        """UUIDs of the devices with attempts on them, or sessions."""
+        held = {device for each in self._link.held.values() if not each.gone for device in each.assign.devices}
+        kept = {device for name in self._link.sessions for device in self._devices_of.get(name, ())}
+        return {device.uuid for device in held | kept}
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -413,6 +416,9 @@ class Agent:
         if refusal is not None:
             self.failed(assign.attempt, refusal)
             return
+        if assign.session is not None:
+            known = {name: devices for name, devices in self._devices_of.items() if name in self._link.sessions}
+            self._devices_of = {**known, assign.session: assign.devices}
         if assign.session is not None and assign.session not in self.ended_sessions:
             self.emit(link.SessionOpened(session=assign.session))
         self._start(assign, resumed=False)

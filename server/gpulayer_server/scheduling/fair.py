@@ -69,15 +69,22 @@ class Usage:
 
 
 class _Turn(NamedTuple, Generic[Key]):
-    """A class that may be next. They are sorted by the first four."""
+    """A class that may be next of its owner's. They are sorted by the first two."""
 
-    priority: int  # minus it
-    weight: int  # what its owner held when this was made
     order: Order
     n: int
     owner: str
     group: Group | None  # of which it is the first that is wanted; None: it is looked at by itself
     key: Key
+
+
+class _Owner(NamedTuple):
+    """An owner who may be next, with tasks of one priority."""
+
+    priority: int  # minus it
+    weight: int  # what he held when this was made
+    order: Order  # of his first class
+    name: str
 
 
 class Turns(Generic[Key]):
@@ -102,10 +109,12 @@ class Turns(Generic[Key]):
         self._wanted = wanted
         self._demands = None if demands is None else dict.fromkeys(demands)
         self._passed: dict[Group, Order] = {}
-        self._heap: list[_Turn[Key]] = []
-        self._found: dict[Group, _Turn[Key]] = {}  # that in the heap which counts
+        self._owners: list[_Owner] = []  # a heap
+        self._listed: dict[tuple[int, str], _Owner] = {}  # that in the heap which counts
+        self._turns: dict[tuple[int, str], list[_Turn[Key]]] = {}  # heaps, by priority and owner
+        self._found: dict[Group, _Turn[Key]] = {}  # that in its heap which counts
         self._due: list[Group] = []  # whose next one is to be found
-        self._alone: list[Key] = []  # fresh ones that are to come into the heap
+        self._alone: list[Key] = []  # fresh ones that are to come into the heaps
         self._turn: _Turn[Key] | None = None
         self._n = 0
         self.again()
@@ -113,9 +122,8 @@ class Turns(Generic[Key]):
     def again(self, demands: Iterable[Hashable] = ()) -> None:
         """Look once more at what was passed over since the last turns: more may be wanted now, of these demands too."""
         queue, groups = self._queue, self._queue.groups()
-        self._heap.clear()
-        self._found.clear()
-        queue.joined.clear()
+        for all_of in (self._owners, self._listed, self._turns, self._found, queue.joined):
+            all_of.clear()
         if self._demands is None:
             self._due = list(groups)
             return
@@ -125,27 +133,51 @@ class Turns(Generic[Key]):
 
     def next(self) -> Key | None:
         """Whose turn it is now; None where the walk is over."""
-        queue = self._queue
         while True:
             self._gather()
-            if not self._heap:
+            turn = self._pop()
+            if turn is None:
                 return None
-            turn = heapq.heappop(self._heap)
             group, key = turn.group, turn.key
             if group is None:
-                if key not in queue.fresh:
+                if key not in self._queue.fresh:
                     continue
                 self._alone.append(key)
             elif self._found.get(group) is not turn:
                 continue  # another one was found since
             else:
                 self._due.append(group)
-            if turn.weight != self._weight(turn.owner) or queue.order(key) != turn.order or not self._wanted(key):
+            if self._queue.order(key) != turn.order or not self._wanted(key):
                 continue
             if group is not None:
                 self._passed[group] = turn.order
             self._turn = turn
             return key
+
+    def _pop(self) -> _Turn[Key] | None:
+        """The first class of the owner who is next."""
+        while self._owners:
+            owner = heapq.heappop(self._owners)
+            where = (owner.priority, owner.name)
+            if self._listed.get(where) is not owner:
+                continue
+            turns = self._turns[where]
+            turn = None
+            if owner.weight == self._weight(owner.name):
+                turn = heapq.heappop(turns)
+            self._list(where)
+            if turn is not None:
+                return turn
+        return None
+
+    def _list(self, where: tuple[int, str]) -> None:
+        """Put an owner into the heap, as he stands now."""
+        turns = self._turns.get(where)
+        if not turns:
+            self._listed.pop(where, None)
+            return
+        owner = self._listed[where] = _Owner(where[0], self._weight(where[1]), turns[0].order, where[1])
+        heapq.heappush(self._owners, owner)
 
     def bound(self) -> Order:
         """How far the class whose turn it is may go on: to the next one, or not at all where others' turn may come."""
@@ -154,7 +186,7 @@ class Turns(Generic[Key]):
             raise RuntimeError("nobody's turn has come")
         if self._queue.owners() > 1:
             return turn.order
-        bound = self._heap[0].order if self._heap else _LAST
+        bound = min([turns[0].order for turns in self._turns.values() if turns], default=_LAST)
         if turn.group is not None:
             places = self._queue.groups().get(turn.group, [])
             at = bisect_right(places, turn.order, key=_order)
@@ -163,7 +195,7 @@ class Turns(Generic[Key]):
         return bound
 
     def _gather(self) -> None:
-        """Bring into the heap whose turn may come next."""
+        """Bring into the heaps whose turn may come next."""
         queue, groups = self._queue, self._queue.groups()
         if queue.joined:  # groups with other classes, since another task is first in these
             self._due += [group for group in queue.joined if self._demands is None or group[2] in self._demands]
@@ -190,8 +222,12 @@ class Turns(Generic[Key]):
 
     def _push(self, order: Order, owner: str, group: Group | None, key: Key) -> _Turn[Key]:
         self._n += 1
-        turn = _Turn(order[0], self._weight(owner), order, self._n, owner, group, key)
-        heapq.heappush(self._heap, turn)
+        turn = _Turn(order, self._n, owner, group, key)
+        where = (order[0], owner)
+        turns = self._turns.setdefault(where, [])
+        heapq.heappush(turns, turn)
+        if turns[0] is turn:
+            self._list(where)
         return turn
 
 

@@ -13,6 +13,7 @@ by place first, so that a fleet of any size is a short list. The policies:
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, combinations, islice
 from typing import NamedTuple, TypeVar
@@ -83,20 +84,12 @@ def choose_nodes(requirements: Requirements, able: Iterable[Each], room: Callabl
 
 def could(requirements: Requirements, able: Iterable[Candidate]) -> bool:
     """Whether these workers would do if all of them were free: else the job's policy, or their number, forbids it."""
-    sizes: dict[Place, int] = {}
-    for worker in able:
-        where = place(worker)
-        sizes[where] = sizes.get(where, 0) + 1
-    return _shares(requirements, dict(sorted(sizes.items()))) is not None
+    return _shares(requirements, _sizes(able)) is not None
 
 
 def apart(requirements: Requirements, workers: Iterable[Candidate]) -> str:
     """Why so many machines don't do, where there are enough of them but not near enough; '' for all else."""
-    sizes: dict[Place, int] = {}
-    for worker in workers:
-        where = place(worker)
-        sizes[where] = sizes.get(where, 0) + 1
-    nodes = requirements.nodes
+    sizes, nodes = _sizes(workers), requirements.nodes
     if sum(sizes.values()) < nodes or requirements.locality != "require" or _require(sizes, nodes) is not None:
         return ""
     known = {where: size for where, size in sizes.items() if where != NOWHERE}
@@ -105,6 +98,11 @@ def apart(requirements: Requirements, workers: Iterable[Candidate]) -> str:
         return f"{text}, and of none it is known where it is: join with --label {NETWORK_GROUP}=NAME or --zone"
     where = max(known, key=lambda each: (known[each], each))
     return f"{text}, the most are {known[where]} in {where.words()}"
+
+
+def _sizes(workers: Iterable[Candidate]) -> dict[Place, int]:
+    """How many there are at each place, in order."""
+    return dict(sorted(Counter(map(place, workers)).items()))
 
 
 def _shares(requirements: Requirements, sizes: Mapping[Place, int]) -> Shares | None:

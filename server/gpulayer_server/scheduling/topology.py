@@ -15,7 +15,7 @@ from gpulayer.protocol.types import Device, Inventory, Link, Requirements
 from gpulayer_server.scheduling import vacancy
 from gpulayer_server.scheduling.asked import Asked, asked
 from gpulayer_server.scheduling.candidate import Candidate
-from gpulayer_server.scheduling.ways import ALONE, EXHAUSTIVE, SAME_CARD, Exhaustive, Grown, Ways, bits, rank, weighed
+from gpulayer_server.scheduling.ways import ALONE, EXHAUSTIVE, SAME_CARD, Ways, Weighed, bits, rank, weighed
 
 __all__ = ["ALONE", "EXHAUSTIVE", "choose", "rank", "slowest", "subset"]
 
@@ -30,7 +30,7 @@ class _Machine:
         self.devices = tuple(devices)
         self.at = {device.uuid: at for at, device in enumerate(devices)}
         self.ways = _ways(self.devices, links)
-        self._weighed: Exhaustive | Grown | None = None
+        self._weighed: Weighed | None = None
 
     def mask(self, devices: Iterable[Device]) -> int:
         """A set of its devices."""
@@ -112,7 +112,7 @@ def slowest(devices: Sequence[Device], inventory: Inventory) -> int:
 def choose(requirements: Requirements, worker: Candidate) -> tuple[Device, ...] | None:
     """The devices that a job is to take on this worker now, in the inventory's order; none if it asks for none.
 
-    None where it can't have them now. A share goes to the fullest card on which it still fits, by what was declared and
+    None where it can't have them now. One device of a size that is told is the smallest that has it. A share goes to the fullest card on which it still fits, by what was declared and
     by what others were measured to use, so that whole cards stay free.
     """
     asks = asked(requirements)
@@ -124,12 +124,19 @@ def choose(requirements: Requirements, worker: Candidate) -> tuple[Device, ...] 
     if len(vacant) < asks.count:
         return None
     alone = _alone(vacant, worker)
-    return _best(worker, alone if len(alone) >= asks.count else vacant, asks.count)
+    usable = alone if len(alone) >= asks.count else vacant
+    return _best(worker, _smallest(usable) if asks.count == 1 and asks.vram_bytes is not None else usable, asks.count)
 
 
 def _best(worker: Candidate, usable: Sequence[Device], count: int) -> tuple[Device, ...]:
     machine = _machine(worker.inventory)
     return machine.best(machine.mask(worker.devices_free), machine.mask(usable), count)
+
+
+def _smallest(devices: Sequence[Device]) -> Sequence[Device]:
+    """Those with the least memory: larger ones are left to those who need them."""
+    least = min([device.vram_bytes or 0 for device in devices])
+    return [device for device in devices if (device.vram_bytes or 0) == least]
 
 
 def _alone(devices: Sequence[Device], worker: Candidate) -> list[Device]:

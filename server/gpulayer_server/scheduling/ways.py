@@ -14,6 +14,8 @@ from itertools import combinations
 EXHAUSTIVE = 8
 #: Above, sets of so many devices in all are compared.
 GROWN = 256
+#: So many answers of a shape are remembered: more than there are of 8 devices of which some are free and one job asks.
+_REMEMBERED = 4096
 #: Two slices of one card: nearer than any two cards without NVLink.
 SAME_CARD = 60
 #: The speed of ways over PCIe; go-gpuallocator counts alike. Bonded NVLinks count 100 each.
@@ -56,11 +58,32 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-class Exhaustive:
-    """Every set of at most `EXHAUSTIVE` devices, weighed once."""
+class Weighed:
+    """Sets of a shape's devices, and which one is best; what was asked once is remembered."""
 
     def __init__(self, ways: Ways) -> None:
-        self._ways = ways
+        self.ways = ways
+        self._best: dict[tuple[int, int, int], int] = {}
+
+    def best(self, free: int, usable: int, count: int) -> int:
+        """The best set of `count` of the `usable` devices, of which none is not `free`; of equals the first."""
+        key = (free, usable, count)
+        found = self._best.get(key)
+        if found is None:
+            if len(self._best) >= _REMEMBERED:
+                self._best.clear()
+            found = self._best[key] = self._search(free, usable, count)
+        return found
+
+    def _search(self, free: int, usable: int, count: int) -> int:
+        raise NotImplementedError
+
+
+class Exhaustive(Weighed):
+    """Every set of at most `EXHAUSTIVE` devices."""
+
+    def __init__(self, ways: Ways) -> None:
+        super().__init__(ways)
         count = len(ways.ranks)
         self._slowest = [ALONE] * (1 << count)  # pair of each set
         self._total = [0] * (1 << count)  # of the ranks of all of its pairs
@@ -72,7 +95,6 @@ class Exhaustive:
             self._total[mask] = self._total[rest] + sum(ranks)
         self._apart = [ways.apart(tuple(bits(mask))) for mask in range(1 << count)]
         self._left = {size: self._parted(size, count) for size in _PARTS if size < count}
-        self._best: dict[tuple[int, int, int], int] = {}
 
     def _parted(self, size: int, count: int) -> list[int]:
         """For each set: what the best way to part it into sets of `size` is worth; what is left over is not."""
@@ -87,14 +109,6 @@ class Exhaustive:
             worth[mask] = best
         return worth
 
-    def best(self, free: int, usable: int, count: int) -> int:
-        """The best set of `count` of the `usable` devices, of which none is not `free`; of equals the first."""
-        key = (free, usable, count)
-        found = self._best.get(key)
-        if found is None:
-            found = self._best[key] = self._search(free, usable, count)
-        return found
-
     def _search(self, free: int, usable: int, count: int) -> int:
         best, most = 0, (-1,)
         for chosen in combinations([1 << at for at in bits(usable)], count):
@@ -106,11 +120,11 @@ class Exhaustive:
         return best
 
 
-class Grown:
+class Grown(Weighed):
     """Of more devices: sets grown from each one, nearest first. Exact where ways are like a tree's, as PCIe's are."""
 
     def __init__(self, ways: Ways) -> None:
-        self._ways = ways
+        super().__init__(ways)
         count = len(ways.ranks)
         just: dict[int, list[int]] = {}  # by rank, for each device: those that it reaches so fast
         for a, row in enumerate(ways.ranks):
@@ -126,17 +140,6 @@ class Grown:
             faster = self._reach[-1] if self._reach else [0] * count
             self._reach.append([a | b for a, b in zip(faster, just[level], strict=True)])
         self._order: dict[int, list[int]] = {}
-        self._best: dict[tuple[int, int, int], int] = {}
-
-    def best(self, free: int, usable: int, count: int) -> int:
-        """The best set found of `count` of the `usable` devices, of which none is not `free`; of equals the first."""
-        key = (free, usable, count)
-        found = self._best.get(key)
-        if found is None:
-            if len(self._best) >= 4096:
-                self._best.clear()
-            found = self._best[key] = self._search(free, usable, count)
-        return found
 
     def _search(self, free: int, usable: int, count: int) -> int:
         for reach in self._reach:
@@ -170,7 +173,7 @@ class Grown:
         """All devices, the nearest to one first."""
         order = self._order.get(seed)
         if order is None:
-            ranks, numas = self._ways.ranks[seed], self._ways.numas
+            ranks, numas = self.ways.ranks[seed], self.ways.numas
             keys = [(-ranks[at], numas[at] != numas[seed], at) for at in range(len(ranks))]
             order = self._order[seed] = [at for _, _, at in sorted(keys)]
         return order
@@ -183,10 +186,10 @@ class Grown:
         steps = [a - b for a, b in zip(self._levels, [*self._levels[1:], 0], strict=True)]
         inner = [sum([(reach[at] & mask).bit_count() for at in members]) for reach in self._reach]
         total = sum([step * pairs for step, pairs in zip(steps, inner, strict=True)])
-        return (-self._ways.apart(members), total, *cut)
+        return (-self.ways.apart(members), total, *cut)
 
 
 @lru_cache(maxsize=1024)
-def weighed(ways: Ways) -> Exhaustive | Grown:
+def weighed(ways: Ways) -> Weighed:
     """What there is to know of a shape, worked out once."""
     return Exhaustive(ways) if len(ways.ranks) <= EXHAUSTIVE else Grown(ways)

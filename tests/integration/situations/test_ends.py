@@ -16,6 +16,7 @@ from tests.support.processes import until
 from tests.support.terminal import Cli
 
 LIMIT_BYTES = 300_000_000
+WHY_NOT = why_no_limit()
 HOG = "held = bytearray(600_000_000)"
 
 
@@ -45,7 +46,7 @@ def test_10_a_workers_disk_is_below_its_reserve(home: Deployment, tmp_path: Path
     home.api.cancel(job)
 
 
-@pytest.mark.skipif(bool(why_no_limit()), reason=why_no_limit() or "it can")
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "it can be had")
 def test_16_the_machines_memory_is_used_up(home: Deployment, tmp_path: Path) -> None:
     """The kernel's own killer, within a limit on the worker's keeper and all that it starts."""
     worker = home.worker("gpu-box-1", warm=0, env={"GPULAYER_CONTAINMENT": "subreaper"})

@@ -92,7 +92,7 @@ class Source:
     """A folder that was scanned."""
 
     def __init__(self, files: bool = True):
-        self.bundle = SimpleNamespace(manifest=MANIFEST if files else Manifest(files=()), contents={})
+        self.bundle: Any = SimpleNamespace(manifest=MANIFEST if files else Manifest(files=()), contents={})
         self.sent = 0
 
     def scan(self, folder: str | None, **_: object) -> Any:

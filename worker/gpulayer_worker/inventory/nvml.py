@@ -6,7 +6,6 @@ is not answered is unknown; only a failure of the first questions is one of NVML
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ T = TypeVar("T")
 _SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _NO_INSTANCE = 0xFFFFFFFF
 _TEMPERATURE_GPU = 0
+_LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 
 
 class Nvml:
@@ -51,9 +51,9 @@ class Nvml:
             except nvml.NVMLError as error:
                 problems.append(f"NVIDIA device {index} can't be used: {error}")
         self._listen(handles)
-        cuda = self._try(nvml.nvmlSystemGetCudaDriverVersion_v2) or 0
+        cuda = self._try("nvmlSystemGetCudaDriverVersion_v2") or 0
         return {
-            "driver": text(self._try(nvml.nvmlSystemGetDriverVersion) or ""),
+            "driver": text(self._try("nvmlSystemGetDriverVersion") or ""),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             "cards": cards,
             "levels": self._levels(handles),
@@ -64,9 +64,9 @@ class Nvml:
         nvml = self._nvml
         uuid = text(nvml.nvmlDeviceGetUUID(handle))
         self._handles[uuid], self._indices[uuid] = handle, index
-        capability = self._try(nvml.nvmlDeviceGetCudaComputeCapability, handle)
-        pci = self._try(nvml.nvmlDeviceGetPciInfo, handle)
-        name = text(self._try(nvml.nvmlDeviceGetName, handle) or "")
+        capability = self._try("nvmlDeviceGetCudaComputeCapability", handle)
+        pci = self._try("nvmlDeviceGetPciInfo", handle)
+        name = text(self._try("nvmlDeviceGetName", handle) or "")
         return {
             "uuid": uuid,
             "index": index,
@@ -75,22 +75,21 @@ class Nvml:
             "capability": f"{capability[0]}.{capability[1]}" if capability else "",
             "pci": pci_id(text(pci.busId)) if pci is not None else "",
             "sick": self.health(handle, index),
-            "mig": (self._try(nvml.nvmlDeviceGetMigMode, handle) or (0, 0))[0] == 1,
+            "mig": (self._try("nvmlDeviceGetMigMode", handle) or (0, 0))[0] == 1,
             "slices": self._card_slices(handle, uuid, name),
             "nvlinks": self._nvlinks(handle),
         }
 
     def _card_slices(self, handle: Any, uuid: str, name: str) -> list[dict[str, Any]]:
-        nvml = self._nvml
-        if (self._try(nvml.nvmlDeviceGetMigMode, handle) or (0, 0))[0] != 1:
+        if (self._try("nvmlDeviceGetMigMode", handle) or (0, 0))[0] != 1:
             return []
         slices: list[dict[str, Any]] = []
-        for number in range(self._try(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-            part = self._try(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
-            of_part = text(self._try(nvml.nvmlDeviceGetUUID, part) or "") if part is not None else ""
+        for number in range(self._try("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            part = self._try("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+            of_part = text(self._try("nvmlDeviceGetUUID", part) or "") if part is not None else ""
             if of_part:
                 self._handles[of_part], self._parents[of_part] = part, handle
-                instance = self._try(nvml.nvmlDeviceGetGpuInstanceId, part)
+                instance = self._try("nvmlDeviceGetGpuInstanceId", part)
                 if instance is not None:
                     self._slices[uuid, instance] = of_part
                 vram = self._memory(part)[0]
@@ -98,10 +97,10 @@ class Nvml:
         return slices
 
     def _slice_name(self, part: Any, card: str) -> str:
-        name = text(self._try(self._nvml.nvmlDeviceGetName, part) or "")
+        name = text(self._try("nvmlDeviceGetName", part) or "")
         if "MIG" in name:
             return name
-        found = self._try(self._nvml.nvmlDeviceGetAttributes, part)
+        found = self._try("nvmlDeviceGetAttributes", part)
         if found is None:
             return f"{card} MIG"
         return f"{card} MIG {found.gpuInstanceSliceCount}g.{round(found.memorySizeMB / 1024)}gb"
@@ -110,10 +109,10 @@ class Nvml:
         """Of each NVLink that is up: the bus id at its other end, 'switch', or '' where that is not known."""
         nvml, found = self._nvml, []
         for number in range(nvml.NVML_NVLINK_MAX_LINKS):
-            if self._try(nvml.nvmlDeviceGetNvLinkState, handle, number) != 1:
+            if self._try("nvmlDeviceGetNvLinkState", handle, number) != 1:
                 continue
-            remote = self._try(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
-            if self._try(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number) == _SWITCH:
+            remote = self._try("nvmlDeviceGetNvLinkRemotePciInfo", handle, number)
+            if self._try("nvmlDeviceGetNvLinkRemoteDeviceType", handle, number) == _SWITCH:
                 found.append("switch")
             else:
                 found.append(pci_id(text(remote.busId)) if remote is not None else "")
@@ -124,7 +123,7 @@ class Nvml:
         levels: list[list[int]] = []
         for a, first in enumerate(handles):
             for b in range(a + 1, len(handles)):
-                level = self._try(self._nvml.nvmlDeviceGetTopologyCommonAncestor, first, handles[b])
+                level = self._try("nvmlDeviceGetTopologyCommonAncestor", first, handles[b])
                 if level is not None:
                     levels.append([a, b, int(level)])
         return levels
@@ -135,15 +134,20 @@ class Nvml:
         """Why a card should take no work, by its own counters; '' where it should."""
         nvml = self._nvml
         reset = f"reset it (nvidia-smi --gpu-reset -i {index}) or restart the machine"
-        rows = self._try(nvml.nvmlDeviceGetRemappedRows, handle)
+        try:
+            nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError as error:
+            if getattr(error, "value", None) in _LOST:
+                return f"{error}: {reset}"
+        rows = self._try("nvmlDeviceGetRemappedRows", handle)
         if rows is not None and rows[3]:
             return "a row of its memory could not be remapped: the card has to be replaced"
         if rows is not None and rows[2]:
             return f"rows of its memory wait to be remapped: {reset}"
-        if self._try(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle) == 1:
+        if self._try("nvmlDeviceGetRetiredPagesPendingStatus", handle) == 1:
             return f"pages of its memory wait to be retired: {reset}"
         errors = self._try(
-            nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            "nvmlDeviceGetTotalEccErrors", handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         )
         many = "error" if errors == 1 else "errors"
         return f"{errors} uncorrected ECC {many} since the driver was loaded: {reset}" if errors else ""
@@ -157,16 +161,16 @@ class Nvml:
         return found
 
     def _sampled(self, uuid: str, handle: Any) -> dict[str, Any]:
-        nvml, card = self._nvml, self._parents.get(uuid, handle)
-        rates = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
-        power = self._try(nvml.nvmlDeviceGetPowerUsage, card)
+        card = self._parents.get(uuid, handle)
+        rates = self._try("nvmlDeviceGetUtilizationRates", handle)
+        power = self._try("nvmlDeviceGetPowerUsage", card)
         memory = self._memory(handle)
         return {
             "uuid": uuid,
             "free_bytes": memory[1],
             "used_bytes": memory[2],
             "utilisation": None if rates is None else rates.gpu / 100,
-            "temperature_c": self._try(nvml.nvmlDeviceGetTemperature, card, _TEMPERATURE_GPU),
+            "temperature_c": self._try("nvmlDeviceGetTemperature", card, _TEMPERATURE_GPU),
             "power_w": None if power is None else power / 1000,
             "processes": self._processes(handle),
         }
@@ -177,17 +181,16 @@ class Nvml:
 
     def _processes(self, handle: Any) -> list[list[int | None]]:
         """[process id, bytes or None] of whatever runs on a device: its memory there is told once."""
-        nvml = self._nvml
         found: dict[int, int | None] = {}
         for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
-            for process in self._try(getattr(nvml, name), handle) or ():
+            for process in self._try(name, handle) or ():
                 held = process.usedGpuMemory
                 found[process.pid] = None if held is None else int(held)
         return [[pid, held] for pid, held in sorted(found.items())]
 
     def _memory(self, handle: Any) -> tuple[int | None, int | None, int | None]:
         """Total, free and used bytes; None where memory is the machine's own."""
-        found = self._try(self._nvml.nvmlDeviceGetMemoryInfo, handle)
+        found = self._try("nvmlDeviceGetMemoryInfo", handle)
         return (None, None, None) if found is None else (int(found.total), int(found.free), int(found.used))
 
     # ---------------------------------------------------------------- events
@@ -196,29 +199,29 @@ class Nvml:
         """Hear of Xids from now on, where the driver tells."""
         nvml = self._nvml
         if self._events is not None:
-            self._try(nvml.nvmlEventSetFree, self._events)
-        self._events = self._try(nvml.nvmlEventSetCreate)
+            self._try("nvmlEventSetFree", self._events)
+        self._events = self._try("nvmlEventSetCreate")
         for handle in handles if self._events is not None else ():
-            self._try(nvml.nvmlDeviceRegisterEvents, handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+            self._try("nvmlDeviceRegisterEvents", handle, nvml.nvmlEventTypeXidCriticalError, self._events)
 
     def _xids(self) -> list[list[str]]:
         """[UUID of the device, what happened] of each Xid since the last question that speaks of a device."""
         found: list[list[str]] = []
         while self._events is not None and len(found) < 64:
-            event = self._try(self._nvml.nvmlEventSetWait_v2, self._events, 0)
+            event = self._try("nvmlEventSetWait_v2", self._events, 0)
             if event is None:  # none waits
                 break
-            uuid = text(self._try(self._nvml.nvmlDeviceGetUUID, event.device) or "")
+            uuid = text(self._try("nvmlDeviceGetUUID", event.device) or "")
             instance = int(getattr(event, "gpuInstanceId", _NO_INSTANCE))
             words = device_xid(int(event.eventData))
             if words and uuid:
                 found.append([self._slices.get((uuid, instance), uuid), words])
         return found
 
-    def _try(self, ask: Callable[..., T], *arguments: Any) -> T | None:
-        """The answer; None where this driver or this card gives none."""
+    def _try(self, name: str, *arguments: Any) -> Any:
+        """What a function says; None where these bindings, this driver or this card have no answer."""
         try:
-            return ask(*arguments)
+            return getattr(self._nvml, name)(*arguments)
         except (self._nvml.NVMLError, AttributeError):
             return None
 

@@ -123,10 +123,12 @@ class Asking:
 
     def _not_imported(self, why: str, group: Sequence[str]) -> dict[str, Outcome]:
         """It may be for a device that was shown: then the CPU can be used all the same."""
-        if CPU in group and len(group) > 1:
-            found = self._group([CPU])
-            return found if GENERAL in found else found | {each: self._now(each, why) for each in group if each != CPU}
-        return {GENERAL: self._now(GENERAL, why)}
+        if CPU not in group:
+            return {each: self._now(each, why) for each in group}
+        if len(group) == 1:
+            return {GENERAL: self._now(GENERAL, why)}
+        found = self._group([CPU])
+        return found if GENERAL in found else found | {each: self._now(each, why) for each in group if each != CPU}
 
     def _child_of(self, group: Sequence[str]) -> Answer:
         devices = [device for device in self._ask.inventory.devices if device.uuid in group]
@@ -168,7 +170,9 @@ def _place(device: Device, shown: Sequence[Device]) -> int:
 
 def shown(devices: tuple[Device, ...], present: tuple[Device, ...]) -> Mapping[str, str | None]:
     """The variables that show a process these devices in this order and no other; for the CPU alone, none at all."""
-    variables: dict[str, str | None] = {"JAX_PLATFORMS": "cpu"} if not devices else {}
-    variables["CUDA_VISIBLE_DEVICES"] = ",".join(each.uuid for each in devices if each.kind == "cuda")
-    variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    return for_devices(devices, present) | variables
+    variables = for_devices(devices, present)
+    if any(device.kind == "rocm" for device in devices):
+        return variables | {"CUDA_VISIBLE_DEVICES": None}  # HIP heeds it too
+    visible = ",".join(device.uuid for device in devices if device.kind == "cuda")
+    variables |= {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return variables if devices else variables | {"JAX_PLATFORMS": "cpu"}

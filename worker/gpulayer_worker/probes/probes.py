@@ -15,7 +15,7 @@ from gpulayer.protocol.machines import Device, Framework, Inventory
 from gpulayer_worker.probes import cache
 from gpulayer_worker.probes.asking import Ask, Asking
 from gpulayer_worker.probes.child import LIMIT_S
-from gpulayer_worker.probes.outcomes import GENERAL, OUT_OF_MEMORY, Outcome, Results, told
+from gpulayer_worker.probes.outcomes import OUT_OF_MEMORY, Outcome, Results, told
 from gpulayer_worker.probes.packages import Packages, look, resolved
 
 _LOOK_S = 5.0  # between two looks whether devices came or something was installed
@@ -168,7 +168,7 @@ class Probes:
     async def _by_driver(self, inventory: Inventory, uuid: str) -> str:
         ask = self._ask("driver", Packages(path=sys.executable), inventory)
         found = await self._asked(Asking(ask), [uuid])
-        return _sickness(found.get(uuid, found.get(GENERAL, Outcome())).why, "the CUDA driver")
+        return _sickness(found[uuid].why, "the CUDA driver")
 
     async def _probe(self, ask: Ask, targets: Sequence[str]) -> Results:
         asking = Asking(ask)

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulayer.protocol.types import LOCALITIES, Device, Inventory, Link, Requirements, Sample
+from gpulayer.protocol.types import LOCALITIES, Device, Link, Requirements
 from gpulayer_server.scheduling.gang import NETWORK_GROUP, apart, choose_nodes, could, place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """A worker."""
-
-    id: str
-    name: str
-    inventory: Inventory
-    slots: int = 1
-    slots_free: int = 1
-    room_ahead: int = 0
-    devices_free: tuple[Device, ...] = ()
-    vram_left: dict[str, int] = field(default_factory=dict[str, int])
-    ram_left_bytes: int = 0
-    cpu_left: float = 0.0
-    sample: Sample | None = None
-    reachable: bool = True
-    full: str = ""
+from tests.support.boxes import Box
+from tests.support.boxes import box as plain_box
 
 
 def box(
@@ -42,20 +24,10 @@ def box(
 ) -> Box:
     """A machine at 'region/zone/group', each of which may be empty."""
     region, zone, group = where.split("/")
-    inventory = Inventory(
-        host=name,
-        os="linux",
-        arch="x86_64",
-        cpu_cores=8,
-        ram_bytes=64 * 10**9,
-        python="3.11.9",
-        devices=devices,
-        links=links,
-        region=region,
-        zone=zone,
-        labels={NETWORK_GROUP: group} if group else {},
+    labels = {NETWORK_GROUP: group} if group else {}
+    return plain_box(
+        *devices, name=name, links=links, slots=8, slots_free=slots_free, region=region, zone=zone, labels=labels
     )
-    return Box(id=f"id-{name}", name=name, inventory=inventory, devices_free=devices, slots_free=slots_free)
 
 
 def boxes(**counts: int) -> list[Box]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 
 import msgspec
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulayer.protocol.types import Device, Link
+from gpulayer_worker.inventory import nvml as nvml_module
 from gpulayer_worker.inventory.nvidia import Found, Nvidia, found, masked
 from gpulayer_worker.inventory.nvml import Nvml, devices_present, pci_id
 from tests.support import fakenvml
@@ -130,6 +134,15 @@ def test_a_card_says_itself_that_it_is_sick(trouble: dict[str, object], words: s
     assert bool(device.sick) == bool(words)
 
 
+def test_a_card_that_falls_off_the_bus_later_is_sick() -> None:
+    machine = fakenvml.t4()
+    nvml = Nvml(Fake(machine))
+    nvml.machine()
+    machine["cards"][0]["lost"] = True
+    [words] = nvml.sample(health=True)["sick"].values()
+    assert words.startswith("GPU is lost: reset it (nvidia-smi --gpu-reset -i 0)")
+
+
 def test_xids_are_told_once_those_of_programs_never_and_those_of_a_slice_for_it_alone() -> None:
     nvml = Nvml(Fake(fakenvml.mig() | {"xids": [[1, 79], [1, 31], [1, 43], [0, 94, 2], [0, 95]]}))
     said = nvml.machine()
@@ -167,6 +180,25 @@ def test_slices_are_sampled_by_themselves() -> None:
     part = by_uuid[machine["cards"][0]["slices"][1]["uuid"]]
     assert (part["used_bytes"], part["processes"], part["utilisation"]) == (GB, [[9, GB]], None)
     assert part["temperature_c"] == 40  # its card's
+
+
+def test_the_bindings_know_every_name_that_is_asked_for() -> None:
+    names = set(re.findall(r"\b(?:nvml[A-Z]|NVML_)\w+", inspect.getsource(nvml_module)))
+    assert len(names) > 25
+    assert {name for name in names if not hasattr(pynvml, name)} <= {"NVML_NVLINK_DEVICE_TYPE_SWITCH"}
+
+
+def test_what_older_bindings_lack_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(fakenvml.dgx1())
+    for name in (
+        "nvmlDeviceGetNvLinkRemoteDeviceType",
+        "nvmlDeviceGetRemappedRows",
+        "nvmlSystemGetCudaDriverVersion_v2",
+    ):
+        monkeypatch.delattr(Fake, name)
+    said = Nvml(fake).machine()
+    assert said["cuda"] == ""
+    assert len(said["cards"][0]["nvlinks"]) == 6
 
 
 # ---------------------------------------------------------------- masks

@@ -139,6 +139,34 @@ def test_a_framework_that_takes_the_standard_streams_away_still_gets_told(tmp_pa
     assert torch(tmp_path, more, inventory=machine(A)).works == ("cpu", "cuda")
 
 
+def test_a_device_on_which_nothing_can_be_imported_takes_no_other_along(tmp_path: Path) -> None:
+    more = """
+if os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-b":
+    raise ImportError("no such device")
+def hook(name):
+    if name == "GPU-b":
+        os.kill(os.getpid(), 11)
+"""
+    framework = torch(tmp_path, more, inventory=machine(A, B))
+    assert (framework.works, framework.devices) == (("cpu", "cuda"), ("GPU-a",))
+    assert framework.problems == {"cuda": "cuda:1: can't be imported: no such device"}
+
+
+def test_a_build_for_rocm_is_shown_its_devices_as_rocm_wants(tmp_path: Path) -> None:
+    more = """
+version.cuda, version.hip = None, "6.2.41133-dd7f95766"
+def on(device):
+    shown = os.environ["ROCR_VISIBLE_DEVICES"]
+    return device if device == "cpu" else shown.split(",")[int(device[5:])] + os.environ.get("CUDA_VISIBLE_DEVICES", "")
+def hook(name):
+    if name not in ("cpu", "GPU-1", "GPU-2"):
+        raise RuntimeError(name)
+"""
+    devices = [Device(uuid=f"GPU-{n}", kind="rocm", index=n) for n in (1, 2)]
+    framework = torch(tmp_path, more, inventory=machine(*devices))
+    assert (framework.works, framework.devices, framework.problems) == (("cpu", "rocm"), ("GPU-1", "GPU-2"), {})
+
+
 def test_a_slice_of_a_card_gets_a_process_of_its_own(tmp_path: Path) -> None:
     more = "\nif ',' in os.environ['CUDA_VISIBLE_DEVICES']:\n    raise ImportError('more than one slice is shown')\n"
     slices = [Device(uuid=f"MIG-{n}", kind="cuda", index=0, parent="GPU-a", driver="580.1") for n in range(2)]

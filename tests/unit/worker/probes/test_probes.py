@@ -314,6 +314,12 @@ def test_a_framework_that_never_worked_there_says_nothing_of_a_device(
     assert asked == ["GPU-a"]
 
 
+def test_without_a_framework_that_works_there_the_driver_is_asked(place: Place) -> None:
+    remove(place.env, "torch")
+    said = device(place.probes(), machine(A), "GPU-a")  # no machine has such a device
+    assert said.endswith(" (the CUDA driver)")
+
+
 # ---------------------------------------------------------------- at once
 
 
