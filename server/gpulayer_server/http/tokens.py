@@ -42,8 +42,8 @@ class NewToken(Struct, frozen=True, kw_only=True):
     token: str
     expires_at: float | None  # Unix time, seconds
     single_use: bool
-    max_running: int | None = None
-    max_devices: int | None = None
+    max_running: int | None  # tasks of whoever it names, at once; None: no limit
+    max_devices: int | None  # accelerators that these hold at once
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
@@ -61,8 +61,8 @@ class TokenView(Struct, frozen=True, kw_only=True):
     worker_id: str | None
     issued_by: str | None  # of a worker's credential: the id of the join token that it was given for
     revoked_at: float | None
-    max_running: int | None = None  # tasks of whoever it names, at once
-    max_devices: int | None = None  # accelerators that these hold at once
+    max_running: int | None  # tasks of whoever it names, at once; None: no limit
+    max_devices: int | None  # accelerators that these hold at once
 
 
 class JoinBody(Struct, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ def tried(asks: Asked, inventory: Inventory) -> list[Framework]:
         each
         for each in inventory.frameworks
         if each.devices
+        and each.version
         and each.name in asks.framework_names
         and asks.kind in each.works
         and each.name not in inventory.probing

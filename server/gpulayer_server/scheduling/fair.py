@@ -113,7 +113,7 @@ class Turns(Generic[Key]):
         self._listed: dict[tuple[int, str], _Owner] = {}  # that in the heap which counts
         self._turns: dict[tuple[int, str], list[_Turn[Key]]] = {}  # heaps, by priority and owner
         self._found: dict[Group, _Turn[Key]] = {}  # that in its heap which counts
-        self._due: list[Group] = []  # whose next one is to be found
+        self._due: dict[tuple[int, str], list[Group]] = {}  # by priority and owner: whose next one is to be found
         self._alone: list[Key] = []  # fresh ones that are to come into the heaps
         self._turn: _Turn[Key] | None = None
         self._n = 0
@@ -122,13 +122,16 @@ class Turns(Generic[Key]):
     def again(self, demands: Iterable[Hashable] = ()) -> None:
         """Look once more at what was passed over since the last turns: more may be wanted now, of these demands too."""
         queue, groups = self._queue, self._queue.groups()
-        for all_of in (self._owners, self._listed, self._turns, self._found, queue.joined):
+        for all_of in (self._owners, self._listed, self._turns, self._found, self._due, queue.joined):
             all_of.clear()
         if self._demands is None:
-            self._due = list(groups)
+            for group in groups:
+                self._find_later(group)
             return
         self._demands.update(dict.fromkeys(demands))
-        self._due = [group for demand in self._demands for group in queue.demanding(demand)]
+        for demand in self._demands:
+            for group in queue.demanding(demand):
+                self._find_later(group)
         self._alone = list(queue.fresh)
 
     def next(self) -> Key | None:
@@ -146,7 +149,7 @@ class Turns(Generic[Key]):
             elif self._found.get(group) is not turn:
                 continue  # another one was found since
             else:
-                self._due.append(group)
+                self._find_later(group)
             if self._queue.order(key) != turn.order or not self._wanted(key):
                 continue
             if group is not None:
@@ -161,10 +164,12 @@ class Turns(Generic[Key]):
             where = (owner.priority, owner.name)
             if self._listed.get(where) is not owner:
                 continue
-            turns = self._turns[where]
             turn = None
             if owner.weight == self._weight(owner.name):
-                turn = heapq.heappop(turns)
+                if where in self._due:
+                    self._find_all(where)
+                else:
+                    turn = heapq.heappop(self._turns[where])
             self._list(where)
             if turn is not None:
                 return turn
@@ -173,10 +178,14 @@ class Turns(Generic[Key]):
     def _list(self, where: tuple[int, str]) -> None:
         """Put an owner into the heap, as he stands now."""
         turns = self._turns.get(where)
-        if not turns:
+        if where in self._due:
+            first = _FIRST
+        elif turns:
+            first = turns[0].order
+        else:
             self._listed.pop(where, None)
             return
-        owner = self._listed[where] = _Owner(where[0], self._weight(where[1]), turns[0].order, where[1])
+        owner = self._listed[where] = _Owner(where[0], self._weight(where[1]), first, where[1])
         heapq.heappush(self._owners, owner)
 
     def bound(self) -> Order:
@@ -186,7 +195,11 @@ class Turns(Generic[Key]):
             raise RuntimeError("nobody's turn has come")
         if self._queue.owners() > 1:
             return turn.order
+        for where in [where for where in self._due if where[0] == turn.order[0]]:
+            self._find_all(where)
+            self._list(where)
         bound = min([turns[0].order for turns in self._turns.values() if turns], default=_LAST)
+        bound = min([bound, *[(priority, -1, 0) for priority, _ in self._due]])
         if turn.group is not None:
             places = self._queue.groups().get(turn.group, [])
             at = bisect_right(places, turn.order, key=_order)
@@ -195,19 +208,34 @@ class Turns(Generic[Key]):
         return bound
 
     def _gather(self) -> None:
-        """Bring into the heaps whose turn may come next."""
-        queue, groups = self._queue, self._queue.groups()
+        """See to those whose turn may come now since something was placed."""
+        queue = self._queue
+        queue.groups()
         if queue.joined:  # groups with other classes, since another task is first in these
-            self._due += [group for group in queue.joined if self._demands is None or group[2] in self._demands]
+            for group in queue.joined:
+                if self._demands is None or group[2] in self._demands:
+                    self._find_later(group)
             queue.joined.clear()
-        for group in self._due:
-            self._find(group, groups.get(group))
-        self._due.clear()
         for key in self._alone:
             order = queue.order(key)
             if order is not None and key in queue.fresh:
                 self._push(order, queue.owner(key), None, key)
         self._alone.clear()
+
+    def _find_later(self, group: Group) -> None:
+        """An owner's classes are not looked at before it may be his turn."""
+        where = group[:2]
+        due = self._due.get(where)
+        if due is None:
+            self._due[where] = [group]
+            self._list(where)
+        elif group not in due:
+            due.append(group)
+
+    def _find_all(self, where: tuple[int, str]) -> None:
+        groups = self._queue.groups()
+        for group in self._due.pop(where):
+            self._find(group, groups.get(group))
 
     def _find(self, group: Group, places: list[tuple[Order, Key]] | None) -> None:
         self._found.pop(group, None)
@@ -235,4 +263,5 @@ def _order(entry: tuple[Order, Hashable]) -> Order:
     return entry[0]
 
 
+_FIRST: Order = (-sys.maxsize, 0, 0)
 _LAST: Order = (sys.maxsize, 0, 0)

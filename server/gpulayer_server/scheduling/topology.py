@@ -112,8 +112,9 @@ def slowest(devices: Sequence[Device], inventory: Inventory) -> int:
 def choose(requirements: Requirements, worker: Candidate) -> tuple[Device, ...] | None:
     """The devices that a job is to take on this worker now, in the inventory's order; none if it asks for none.
 
-    None where it can't have them now. One device of a size that is told is the smallest that has it. A share goes to the fullest card on which it still fits, by what was declared and
-    by what others were measured to use, so that whole cards stay free.
+    None where it can't have them now. One device of a size that is told is the smallest that has it. A share goes to
+    the fullest card on which it still fits, by what was declared and by what others were measured to use, so that whole
+    cards stay free.
     """
     asks = asked(requirements)
     if asks.kind is None:
