@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulayer.machines import device_figures, foreign, host_line, place
+from gpulayer.placement import FRAMEWORKS
 from gpulayer.protocol.types import Device, DeviceSample, Framework, Inventory, Link, Sample
 from gpulayer.tables import Column, Row, flowing, table, wrapped
 from gpulayer.words import device_name
@@ -106,9 +107,12 @@ def _link(link: Link | None) -> str:
 
 
 def _frameworks(inventory: Inventory, width: int) -> list[str]:
-    rows = [_framework(each, inventory) for each in inventory.frameworks]
+    rows = [_framework(each, inventory) for each in inventory.frameworks if each.version or each.problems]
     rows += [Row(cells=(name, "", "being tried out")) for name in inventory.probing]
-    return table((Column(), Column(cuts=True), Column()), rows, width) if rows else []
+    there = {row.cells[0] for row in rows}
+    lacking = [name for name in FRAMEWORKS if name not in there]
+    lines = table((Column(), Column(cuts=True), Column()), rows, width) if rows else []
+    return [*lines, f"not installed: {', '.join(lacking)}"] if lacking else lines
 
 
 def _framework(framework: Framework, inventory: Inventory) -> Row:

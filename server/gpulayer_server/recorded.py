@@ -33,6 +33,7 @@ def explain_recorded(files: Sequence[str], requirements: Requirements, *, wait_f
         worker.conn = number if view.connected else None
         worker.gone_since = None if view.connected else view.last_seen_at
         plane.workers[worker.id] = worker
+        plane.room.came(worker)
     return explanation(plane, requirements, "", now, wait_for_worker=wait_for_worker)
 
 

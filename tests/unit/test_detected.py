@@ -50,8 +50,8 @@ def test_a_machine_without_devices() -> None:
         "",
         "frameworks",
         "  torch  2.13.0+cpu  cpu ✓  (a build for the CPU alone)",
-        "  jax    –           not installed",
         "  mlx                being tried out",
+        "  not installed: jax, cupy, tensorflow",
     ]
 
 
@@ -101,6 +101,7 @@ def test_a_framework_that_works_in_part_says_why() -> None:
         f"      ! cuda: {why}",
         "  jax    0.5     cuda ✗",
         "      ! no answer within 60 s",
+        "  not installed: cupy, mlx, tensorflow",
     ]
 
 

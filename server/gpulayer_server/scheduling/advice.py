@@ -65,8 +65,8 @@ def nearest(requirements: Requirements, workers: Sequence[Named], reasons: Seque
         return _of_machines(too_few, unable) or too_few.remedy
     if not unable:
         return next((reason.remedy for reason in of_fleet if reason.remedy), "")
-    cost, first = min((_cost(mine), name) for name, mine in unable.items())
-    remedy = _step(unable[first])
+    steps = [(_cost(mine), name, _step(mine)) for name, mine in unable.items()]
+    cost, _, remedy = min((each for each in steps if each[2]), default=(0.0, "", ""))
     kinds = {reason.code for mine in unable.values() for reason in mine}
     if kinds == {"device_kind"} and cost >= _MUCH:
         return f"no worker has a {requirements.device_kind} device; {remedy}"

@@ -85,7 +85,7 @@ def test_one_that_takes_too_long(cli: Cli) -> None:
 def test_what_no_machine_can_run(cli: Cli) -> None:
     done = cli.run("submit", "--accelerator", "cuda", "--", "true", code=69)
     assert (done.stdout, "Traceback" in done.stderr) == ("", False)
-    assert any("alpha: " in line and "cuda" in line for line in done.stderr.splitlines())
+    assert any(line.startswith("  alpha ") and "cuda" in line for line in done.stderr.splitlines())
     assert any("beta: " in line for line in done.stderr.splitlines())
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from tests.simulation.mutants.mutant import Mutant
 
 _CORE = "gpulayer_server.core"
+_ROOM = "gpulayer_server.scheduling.room"
 _SHELL = "tests.simulation.controlplane"  # the shell's contract, as the simulator carries it out
 
 #: Name -> module, source that must be there once, what is put in its place.
@@ -52,7 +53,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         f"{_CORE}.attempts",
         "    _leave_session(plane, attempt, now)\n\n\ndef _leave",
         "    _leave_session(plane, attempt, now)\n"
-        "    plane.workers[attempt.worker].holders.pop(attempt.id, None)\n\n\ndef _leave",
+        "    waiting.free(plane, plane.workers[attempt.worker], attempt.id)\n\n\ndef _leave",
     ),
     "slot-never-freed": (f"{_CORE}.attempts", "waiting.free(plane, worker, attempt.id)", "pass"),
     "release-not-stored": (f"{_CORE}.attempts", "    out.put(attempt)\n    out.fleet_changed", "    out.fleet_changed"),
@@ -140,12 +141,8 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "                    whole.add(device.uuid)\n",
         "                    pass\n",
     ),
-    "busy-slots-taken": ("gpulayer_server.scheduling.match", "if worker.slots_free < 1 or worker.full:", "if False:"),
-    "full-worker-taken": (
-        "gpulayer_server.scheduling.match",
-        "worker.slots_free < 1 or worker.full",
-        "worker.slots_free < 1",
-    ),
+    "busy-slots-taken": (_ROOM, "if seen.slots_free < 1 or worker.full or (", "if worker.full or ("),
+    "full-worker-taken": (_ROOM, "if seen.slots_free < 1 or worker.full or (", "if seen.slots_free < 1 or ("),
     "unreachable-worker-taken": (f"{_CORE}.machine", "return self.conn is not None", "return True"),
     "cancel-not-stored": (
         f"{_CORE}.jobs",

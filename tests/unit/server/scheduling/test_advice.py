@@ -110,3 +110,10 @@ def test_of_machines_too_far_apart_the_policy_is_told():
     assert advice(asked, box(name="a", zone="x"), box(name="b", zone="y")) == (
         "ask for another group locality than require"
     )
+
+
+def test_a_machine_for_which_no_step_is_known_is_not_the_nearest():
+    boxes = (box(card(vram_bytes=None), name="a"), box(card(), name="b", os="darwin"))
+    assert advice(asks(min_vram_bytes=20 * GB, os="linux"), *boxes) == (
+        "add a machine with linux, or leave out the operating system"
+    )
