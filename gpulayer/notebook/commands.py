@@ -36,7 +36,7 @@ from gpulayer.notebook.options import (
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
 from gpulayer.protocol.types import JobView, Requirements, State
-from gpulayer.tables import job_table, overview, session_table
+from gpulayer.tables import WIDTH, job_table, overview, session_table
 from gpulayer.words import limit, needs, status_line
 
 _LAST_JOBS = 10
@@ -128,7 +128,7 @@ def _sessions(home: Home, given: argparse.Namespace) -> None:
 
 def _fleet(home: Home, given: argparse.Namespace) -> None:
     workers = home.api().workers()
-    _say(machine_lines(workers, time.time()) or ["no machines yet: the first cell starts this one"])
+    _say(machine_lines(workers, time.time(), WIDTH) or ["no machines yet: the first cell starts this one"])
 
 
 # ---------------------------------------------------------------- one job
@@ -162,7 +162,7 @@ def _attach(home: Home, given: argparse.Namespace) -> None:
 def _explain(home: Home, given: argparse.Namespace) -> None:
     """Where a cell, or a command, with these options would run."""
     ask = asks.explain(requirements_of(given, one_machine=False), wait_for_worker=given.wait_for_worker)
-    _say(explanation_lines(home.api().ask(ask)))
+    _say(explanation_lines(home.api().ask(ask), WIDTH))
 
 
 def _cancel(home: Home, given: argparse.Namespace) -> None:

@@ -131,8 +131,8 @@ def test_an_accelerator_that_nobody_has_is_refused_with_a_reason_for_each_worker
     result = notebook.run("%%gpulayer --accelerator cuda --devices 2\n1")
     lines = [" ".join(line.split()) for line in result.traceback.splitlines()]
     assert lines[0] == "gpulayer: no eligible worker"
-    assert "alpha needs 2 usable cuda devices, worker has 0" in lines
-    assert "beta needs 2 usable cuda devices, worker has 0" in lines
+    assert "alpha needs 2 usable cuda devices, worker has 0 (CPU only)" in lines
+    assert "beta needs 2 usable cuda devices, worker has 0 (CPU only)" in lines
 
 
 # ---------------------------------------------------------------- what can't be understood

@@ -86,7 +86,7 @@ def test_what_no_machine_can_run(cli: Cli) -> None:
     done = cli.run("submit", "--accelerator", "cuda", "--", "true", code=69)
     assert (done.stdout, "Traceback" in done.stderr) == ("", False)
     assert any(line.startswith("  alpha ") and "cuda" in line for line in done.stderr.splitlines())
-    assert any("beta: " in line for line in done.stderr.splitlines())
+    assert any(line.startswith("  beta ") for line in done.stderr.splitlines())
 
 
 def test_the_environment_is_what_was_given(cli: Cli) -> None:

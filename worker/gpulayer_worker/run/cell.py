@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from msgspec.structs import replace
+
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import Outcome, State
@@ -16,6 +18,7 @@ from gpulayer.source.blobs import Span
 from gpulayer_worker import link
 from gpulayer_worker.keeper.client import KeeperError
 from gpulayer_worker.kernels import Kernel, KernelError
+from gpulayer_worker.run.devicememory import DeviceMemory, measuring
 from gpulayer_worker.run.fetching import fetched
 from gpulayer_worker.run.outcome import from_death, from_reply, timed_out
 from gpulayer_worker.run.request import cell_of, metadata
@@ -48,6 +51,7 @@ class CellRun:
         self._results = Results(services, cell.output_globs, self._folder, self._tell) if goes_back else None
         self._inputs: Span | None = None  # where the values of --in are
         self._workspace: Path | None = None  # of the cell that a kernel was given
+        self._memory: DeviceMemory | None = None
         self._program: Outcome | None = None  # how it ended; what goes back is on its way
         self._news = asyncio.Event()
         self._began = False
@@ -145,6 +149,8 @@ class CellRun:
             self.ended.set()
             if self._timer is not None:
                 self._timer.cancel()
+            if self._memory is not None:
+                self._memory.stop()
             self._services.watch.remove(self._services.layout.spool(self._name))
         await self._clean_up()
         self._services.emit(link.Gone(attempt=self._name))
@@ -179,6 +185,9 @@ class CellRun:
         layout.note(self._folder, "kernel", note)
         self._services.watch.add(layout.spool(self._name), self._look)
         kernel.exit.add_done_callback(lambda _: self._news.set())
+        self._memory = measuring(self._services, self._assign, kernel.name)
+        if self._memory is not None:
+            self._memory.start()
         reach("agent.before-start")
         if not kernel.exit.done():
             asked = metadata(self._services, self._assign, workspace, self._inputs)
@@ -286,7 +295,7 @@ class CellRun:
             self._limit_time()
         events.append(link.SpoolGrew(attempt=self._name, end=self._spool.end))
         if self._spool.idle and self._spool.reply is not None:
-            outcome = from_reply(self._spool.reply, wish=self._wish, problem=self._wish_problem)
+            outcome = self._measured(from_reply(self._spool.reply, wish=self._wish, problem=self._wish_problem))
             if self._spool.reply.get("leaving") and self._assign.session is not None:
                 self._services.leave_session(self._assign.session, "a cell called exit()")
             reach("agent.idle-written")
@@ -334,12 +343,14 @@ class CellRun:
                 self._look(late=True)
                 if not self._ended and self._program is None:
                     record = kernel.exit.result()
-                    outcome = from_death(
-                        record,
-                        kernel.tail(),
-                        wish=self._wish,
-                        problem=self._wish_problem,
-                        ram_bytes=self._services.ram_bytes,
+                    outcome = self._measured(
+                        from_death(
+                            record,
+                            kernel.tail(),
+                            wish=self._wish,
+                            problem=self._wish_problem,
+                            ram_bytes=self._services.ram_bytes,
+                        )
                     )
                     if self._results is None:
                         self._end(outcome)
@@ -357,6 +368,13 @@ class CellRun:
             self._news.clear()
             if not kernel.exit.done() and not self._ended and not self._interrupt_due:
                 await self._pause_until(left)
+
+    def _measured(self, outcome: Outcome) -> Outcome:
+        """With how much device memory it held at its peak."""
+        if self._memory is None:
+            return outcome
+        self._memory.stop()
+        return replace(outcome, peak_device_bytes=self._memory.peak_bytes)
 
     async def _pause_until(self, left_s: float | None) -> None:
         if left_s is None:

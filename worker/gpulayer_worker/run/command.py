@@ -25,7 +25,7 @@ from gpulayer_worker.environ import bound_cpus, for_devices, for_nodes
 from gpulayer_worker.keeper.client import ExitRecord, KeeperError
 from gpulayer_worker.run.commandspool import CommandSpool
 from gpulayer_worker.run.commandwords import exit_code_of, from_exit, unstarted
-from gpulayer_worker.run.devicememory import DeviceMemory
+from gpulayer_worker.run.devicememory import measuring
 from gpulayer_worker.run.fetching import fetched
 from gpulayer_worker.run.outcome import timed_out
 from gpulayer_worker.run.outputwatch import OutputWatch
@@ -62,7 +62,7 @@ class CommandRun:
         self._spool = CommandSpool(self._folder, portable=services.portable, found=resumed)
         globs = self._command.output_globs
         self._results = Results(services, globs, self._folder, self._tell) if globs else None
-        self._memory = self._measuring()
+        self._memory = measuring(services, assign, self._name)
         self._output = OutputWatch(services.watch, self._folder, self._spool, self._grew)
         self.ended = asyncio.Event()
         self._news = asyncio.Event()  # a wish, while its files are being fetched
@@ -80,13 +80,6 @@ class CommandRun:
         self._timers: list[asyncio.TimerHandle] = []
         if told:
             self._spool.look(last=True)
-
-    def _measuring(self) -> DeviceMemory | None:
-        devices = self._assign.devices
-        if not devices:
-            return None
-        shared = self._assign.spec.requirements.vram_share_bytes is not None
-        return DeviceMemory(self._name, devices, self._services.machine.use, shared=shared)
 
     @property
     def running(self) -> bool:

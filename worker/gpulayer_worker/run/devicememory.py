@@ -8,10 +8,12 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
+from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import Device
 from gpulayer_worker.inventory.nvmlguard import NvmlTrouble
 from gpulayer_worker.inventory.sampling import DeviceUse
 from gpulayer_worker.keeper.spawning import GROUP_VARIABLE
+from gpulayer_worker.run.services import Services
 
 log = logging.getLogger("gpulayer.worker")
 
@@ -30,6 +32,14 @@ def in_group(pid: int, group: str) -> bool | None:
         return False
     except OSError:  # it ended, or its number is one of another pid namespace
         return None
+
+
+def measuring(services: Services, assign: Assign, group: str) -> DeviceMemory | None:
+    """What measures an attempt whose processes are a group's, once it is started; None for one without devices."""
+    if not assign.devices:
+        return None
+    shared = assign.spec.requirements.vram_share_bytes is not None
+    return DeviceMemory(group, assign.devices, services.machine.use, shared=shared)
 
 
 class DeviceMemory:

@@ -54,7 +54,7 @@ def test_a_rejected_job_tells_why_also_later(plane: Any, worker: Any) -> None:
     job = submit(plane, "key", requirements={"accelerator": "cuda"})
     later = plane.request("GET", f"/v1/jobs/{job['id']}").json()
     assert later == job
-    assert later["reasons"][0]["text"] == "needs 1 usable cuda device, worker has 0"
+    assert later["reasons"][0]["text"] == "needs 1 usable cuda device, worker has 0 (CPU only)"
 
 
 def test_workers_and_sessions_are_shown(plane: Any, worker: Any, client: Any) -> None:
