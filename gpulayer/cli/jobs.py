@@ -86,7 +86,7 @@ def _pages(client: Client, wanted: int | None, narrowed: dict[str, str]) -> list
 
 def _explained(client: Client, jobs: list[JobView]) -> list[JobView]:
     """The jobs; the first that wait with their reasons, which a list comes without."""
-    waiting = [job.id for job in jobs if job.state is State.QUEUED and not job.tasks][:_EXPLAINED]
+    waiting = [job.id for job in jobs if job.state is State.QUEUED][:_EXPLAINED]
     return [client.status(job.id) if job.id in waiting else job for job in jobs]
 
 

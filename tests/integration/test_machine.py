@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulayer.protocol.types import WorkerView
+from gpulayer.protocol.types import State, WorkerView
 from tests.support import fakenvml
 from tests.support.deployment import Deployment
 from tests.support.fakenvml import GB, card, change, fake_pynvml
@@ -99,3 +99,15 @@ def test_a_job_sees_its_own_device_by_uuid_and_one_without_sees_none(deployment:
         f"{SECOND} PCI_BUS_ID\n",
     )
     assert notebook.run(f"%%gpulayer\n{shown}").text() == " PCI_BUS_ID\n"
+
+
+def test_a_cell_tells_how_much_of_its_device_it_held(deployment: Deployment) -> None:
+    folder = joined(deployment, fakenvml.t4())
+    notebook = deployment.notebook()
+    notebook.run("%%gpulayer --detach --accelerator cuda\nimport time\nprint('here', flush=True)\ntime.sleep(4)")
+    until(lambda: deployment.api.jobs(limit=1)[0].state is State.RUNNING, "the cell to run")
+    kernels = [pid for pid, argv in deployment.processes().items() if "--connection-file" in argv and "kernel" in argv]
+    change(folder, fakenvml.t4(used=3 * GB, processes=[[pid, 2 * GB] for pid in kernels]))
+    outcome = until(lambda: deployment.api.jobs(limit=1)[0].outcome, "its end")
+    assert outcome.state is State.SUCCEEDED
+    assert outcome.peak_device_bytes == 2 * GB

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpulayer.protocol.messages import InventoryChanged, Sampled
-from gpulayer.protocol.types import State
+from gpulayer.protocol.types import Sample, State
 from gpulayer_server.core.events import LimitsSet, WorkerSaid
 from gpulayer_server.core.state import Limits, Task
 from tests.simulation.clients import spec
@@ -117,6 +117,46 @@ def a_gang_of_which_one_cannot_begin_fails_where_another_has_begun(make: Make, c
 
 
 @staged()
+def one_of_a_gang_that_had_begun_unheard_is_not_begun_again(make: Make) -> None:
+    """Two are so young that nobody has told of them when the third can't begin: they ran, and can't be taken back."""
+    world = make(workers=((1, 0), (1, 0), (1, 0)), prepare_s=0.001)
+    unable = world.agents[2]
+    unable.plan = replace(world.plan, given_back=1.0, prepare_s=0.05)
+    world.clients[0].submit("gang", spec(300.0, command=True, nodes=3))
+    while not name_of(world, "gang") or State.QUEUED not in states_of(world, "gang"):
+        world.run(0.001)
+    unable.plan = world.plan
+    assert states_of(world, "gang") == [State.ASSIGNED, State.ASSIGNED, State.QUEUED]
+    assert [program.live for program in world.truth.programs.values()] == [True, True]
+    world.run(30.0)
+    views = {key: view for key, view in world.truth.views.items() if "/" in key}
+    assert [view.state for view in views.values()] == [State.CANCELLED, State.CANCELLED, State.FAILED]
+    outcome = views[f"{name_of(world, 'gang')}/2"].outcome
+    assert outcome is not None
+    assert outcome.problem.endswith("had run before all the others could begin")
+    ended(world)
+    assert len(world.truth.programs) == 2
+
+
+@staged()
+def one_of_a_gang_that_was_out_of_reach_is_taken_back_when_it_is_there_again(make: Make) -> None:
+    world = make(workers=((1, 0), (1, 0), (1, 0)), prepare_s=60.0)
+    unable, away = world.agents[2], world.agents[0]
+    unable.plan = replace(world.plan, given_back=1.0, prepare_s=0.5)
+    world.clients[0].submit("gang", spec(1.0, command=True, nodes=3))
+    until(world, "gang", *[State.ASSIGNED] * 3)
+    world.network.break_off(away.end, silent=False)  # type: ignore[arg-type]
+    world.network.part(away.name, 9.0)
+    while State.UNREACHABLE not in states_of(world, "gang"):
+        world.run(0.1)
+    assert sorted(state.value for state in states_of(world, "gang"))[0] == "queued"
+    unable.plan = away.plan = world.plan
+    world.plan.prepare_s = 0.1
+    assert {view.state for view in ended(world)} == {State.SUCCEEDED}
+    assert len(world.truth.programs) == 3
+
+
+@staged()
 def a_gang_is_cancelled_and_given_up_as_a_whole(make: Make) -> None:
     world = make(workers=((1, 0), (1, 0)))
     client = world.clients[0]
@@ -221,6 +261,30 @@ def the_words_about_a_machine_on_a_connection_that_was_replaced_are_not_heard(ma
     plane.handle(WorkerSaid(conn=old, messages=words))
     worker = plane.plane.workers["id-w0"]
     assert (worker.inventory, worker.sample) == (before, None)
+
+
+@staged()
+def memory_that_was_short_for_less_than_a_tick_is_seen_to_be_there_again(make: Make) -> None:
+    world = make(workers=((2, 0),))
+    client, plane = world.clients[0], world.control_plane
+    conn = plane.plane.workers["id-w0"].conn or 0
+
+    def measured(free_bytes: int) -> None:
+        plane.handle(WorkerSaid(conn=conn, messages=(Sampled(sample=Sample(ram_free_bytes=free_bytes)),)))
+
+    measured(11 * GB)
+    client.submit("more", spec(1.0, command=True, ram_bytes=50 * GB))
+    world.run(1.3)
+    measured(9 * GB)
+    client.submit("key", spec(1.0, command=True, ram_bytes=10 * GB))
+    while not name_of(world, "key"):
+        world.run(0.01)
+    assert state_of(world, "key") is State.QUEUED
+    measured(12 * GB)
+    world.run(1.0)
+    assert (state_of(world, "key"), state_of(world, "more")) != (State.QUEUED, State.QUEUED)
+    measured(64 * GB)
+    assert {view.state for view in ended(world)} == {State.SUCCEEDED}
 
 
 # ---------------------------------------------------------------- limits

@@ -154,10 +154,14 @@ class Fake:
             os.kill(os.getpid(), signal.SIGSEGV)
 
     def _has(self, handle: Any) -> dict[str, Any]:
-        found = self.of["cards"][handle[0]]
+        try:
+            found = self.of["cards"][handle[0]]
+            part = found if len(handle) == 1 else found["slices"][handle[1]]
+        except (IndexError, KeyError):  # a handle of before
+            raise NVMLError("Invalid Argument") from None
         if found.get("lost"):
             raise NVMLError("GPU is lost")
-        return found if len(handle) == 1 else found["slices"][handle[1]]
+        return part
 
     def _or_unsupported(self, value: Any) -> Any:
         if value is None:

@@ -6,10 +6,13 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gpulayer as gl
-from gpulayer.placement import BY_KEYWORD, OPTIONS, Needs, Placing, as_flag, as_keyword, checked, requirements
+from gpulayer.placement import BY_KEYWORD, OPTIONS, Needs, Option, Placing, as_flag, as_keyword, checked, requirements
 from gpulayer.protocol.types import Requirements
 
 ALL_TYPED: dict[str, Any] = {
@@ -222,6 +225,33 @@ def test_what_can_not_be_asked_is_one_line(given: dict[str, Any], line: str) -> 
     with pytest.raises(ValueError) as refused:
         requirements(given, as_flag)
     assert str(refused.value) == line
+
+
+def tried(wish: dict[str, Any], called: Any = as_keyword) -> tuple[Requirements | None, str]:
+    """What was read, or why not."""
+    try:
+        return requirements(wish, called), ""
+    except ValueError as refused:
+        return None, str(refused)
+
+
+@given(option=st.sampled_from(OPTIONS), text=st.text() | st.lists(st.text(), max_size=3), cuda=st.booleans())
+def test_whatever_is_typed_is_read_or_refused_in_one_line(option: Option, text: Any, cuda: bool) -> None:
+    """No text is a fault of ours, and what was read fits into a message."""
+    read, why = tried(({"accelerator": "cuda"} if cuda else {}) | {option.keyword: text}, as_flag)
+    assert why.isprintable()
+    if read is None:
+        assert why.startswith(option.flag)
+    else:
+        assert msgspec.json.decode(msgspec.json.encode(read), type=Requirements) == read
+
+
+@given(text=st.from_regex(r"[a-z]{0,3}(torch|jax)? ?[<>=!~]{0,2} ?[0-9.*a-z+]{0,6}", fullmatch=True))
+def test_versions_that_were_read_stay_as_they_are(text: str) -> None:
+    for keyword in ("frameworks", "python"):
+        read, why = tried({keyword: text})
+        assert (read is None) == why.startswith(keyword)
+        assert read is None or requirements({keyword: getattr(read, keyword) or None}) == read
 
 
 def test_a_program_reads_its_own_words() -> None:

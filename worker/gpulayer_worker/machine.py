@@ -39,6 +39,7 @@ _HEALTH_EVERY = 10  # samples
 _SENT_AT_LEAST_S = 10.0
 
 
+_NONE_LISTED = "NVIDIA devices present, NVML lists none of them: restart the machine, or start its container with them"
 _UNKNOWN = Inventory(host="", os="", arch="", cpu_cores=1, ram_bytes=0, python="")
 
 
@@ -48,6 +49,7 @@ class _Uses(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceUse, ...] = ()
     xids: tuple[tuple[str, str], ...] = ()  # UUID, what happened
     sick: dict[str, str] | None = None  # by UUID of the card
+    changed: bool = False  # other devices are listed
 
 
 class Machine:
@@ -214,6 +216,8 @@ class Machine:
             self._nvml_asked.clear()
             try:
                 here = await nvidia_devices(self._guard, self._environ, _START_S)
+                if self._guard.present and not here.devices and not here.problems:
+                    here = replace(here, problems=(_NONE_LISTED,))
                 self._nvidia, self._nvml_problem = self._with_lost(here), ""
             except (NvmlTrouble, msgspec.ValidationError) as error:
                 if not self._guard.present and not self._nvidia.devices:
@@ -294,6 +298,8 @@ class Machine:
     def _heed(self, uses: _Uses) -> None:
         """What the driver told of sick devices."""
         now_s, devices = time.monotonic(), self._nvidia.devices
+        if uses.changed:
+            self._nvml_asked.set()
         for uuid, words in uses.xids:
             for device in devices:
                 if uuid in (device.uuid, device.parent):

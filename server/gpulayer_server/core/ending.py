@@ -44,8 +44,6 @@ def _with_cause(task: Task, outcome: Outcome) -> Outcome:
 
 def reject(plane: Plane, task: Task, reasons: tuple[Reason, ...], problem: str, now: float, out: Effects) -> None:
     """End a task that waits and will never run; one of a gang takes the others with it."""
-    if task.terminal:
-        return
     plane.queue.remove(task.id)
     task.reasons = reasons
     end_task(plane, task, State.REJECTED, Outcome(state=State.REJECTED, problem=problem), now, out)
@@ -66,16 +64,13 @@ def _end_others(plane: Plane, job: Job, ended: Task, now: float, out: Effects) -
     """What waits ends as the one that ended did; what a worker has is cancelled, and that it is, and why, is stored."""
     others = [task for task in job.tasks if not task.terminal and not task.cancel_wanted]
     cause = _cause(plane, ended)
-    for task in others:
-        if task.state is State.QUEUED:
-            continue
+    for task in [other for other in others if other.live]:
         task.cancel_wanted = True
         task.notes = (*task.notes, cause)
         out.put(task)
         cancel_attempt(plane, job, task, out)
-    for task in others:
-        if task.state is State.QUEUED:
-            _end_waiting(plane, task, ended, cause, now, out)
+    for task in [other for other in others if other.state is State.QUEUED]:
+        _end_waiting(plane, task, ended, cause, now, out)
 
 
 def _some_wait(job: Job) -> bool:

@@ -174,12 +174,10 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "taken-back-after-it-began": (f"{_CORE}.gangs", "began or outcome.state", "outcome.state"),
     "restored-in-part": (f"{_CORE}.plane", " and not gangs.being_taken_back(job)", ""),
     "taking-back-not-said-again": (f"{_CORE}.fleet", " or gangs.being_taken_back(job)", ""),
-    "two-on-one-machine": ("gpulayer_server.core.placing", "if len(found) < wants.nodes:", "if not found:"),
     # ------------------------------------------------------------ what is declared, what is measured
     "shares-not-added": (f"{_CORE}.machine", "shares.get(device.uuid, 0) + claim", "claim"),
     "memory-not-counted": (f"{_CORE}.machine", "[claim.ram_bytes for claim in self.claims.values()]", "[]"),
     "cores-not-counted": (f"{_CORE}.machine", "[claim.cpu_cores for claim in self.claims.values()]", "[]"),
-    "sick-device-taken": (f"{_CORE}.machine", "if not device.sick and device", "if device"),
     "inventory-not-stored": (f"{_CORE}.condition", "    out.put(worker)\n", ""),
     "inventory-unheeded": (f"{_CORE}.condition", "    plane.fleet_is_another(worker)\n", ""),
     "session-claim-not-stored": ("gpulayer_server.store.rows", "_pack(r.requirements))", "_pack(Requirements()))"),

@@ -179,6 +179,14 @@ def test_a_driver_that_fails_is_a_problem_and_its_devices_come_when_it_is_back(
     run(tmp_path, fakenvml.broken(), test)
 
 
+def test_devices_that_nvml_does_not_list_are_a_problem(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        [problem] = bench.machine.inventory.problems
+        assert problem.startswith("NVIDIA devices present, NVML lists none of them")
+
+    run(tmp_path, fakenvml.machine(), test)
+
+
 def test_without_devices_nothing_is_said_of_nvml(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         assert bench.machine.inventory.problems == ()
@@ -225,14 +233,18 @@ def test_a_driver_that_fails_later_leaves_its_devices_shown_as_sick(
     run(tmp_path, fakenvml.t4(), test)
 
 
-def test_a_device_that_is_gone_is_sick_and_slices_made_anew_are_not_missed(tmp_path: Path) -> None:
+def test_a_device_that_is_gone_is_sick_and_slices_made_anew_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_HEALTH_EVERY", 1)
+
     async def test(bench: Bench) -> None:
         remade = fakenvml.mig(1)
         remade["cards"][0]["slices"][0]["uuid"] = "MIG-new"
         del remade["cards"][1]
         bench.guard.fake.of = remade
-        bench.machine._nvml_asked.set()
-        await bench.until(lambda: bench.told)
+        await bench.ticked()
+        await bench.until(lambda: len(bench.told) and bench.told[-1].devices[0].uuid == "MIG-new")
         assert [(device.uuid, device.sick) for device in bench.told[-1].devices] == [
             ("MIG-new", ""),
             (SECOND, "it is gone: NVML does not list it any more"),

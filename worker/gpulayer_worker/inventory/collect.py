@@ -7,7 +7,7 @@ import logging
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -46,7 +46,7 @@ async def nvidia_devices(
     nvidia = msgspec.convert(answer, Nvidia)
     here = found(nvidia, environ, root)
     whole = [device for device in here.devices if not device.parent]
-    if len(whole) > 1 and len(here.links) < len(here.devices) * (len(here.devices) - 1) // 2:
+    if len(whole) > 1 and _links_are_missing(here, nvidia):
         uuids = [""] * (max(card.index for card in nvidia.cards) + 1)
         for device in whole:
             uuids[device.index] = device.uuid
@@ -54,15 +54,26 @@ async def nvidia_devices(
     return here
 
 
+def _links_are_missing(here: Found, nvidia: Nvidia) -> bool:
+    """Whether nothing is known of a pair, or a card has NVLinks of which NVML does not tell where they end."""
+    if len(here.links) < len(here.devices) * (len(here.devices) - 1) // 2:
+        return True
+    ours = {device.uuid for device in here.devices}
+    bonded = {uuid for link in here.links if link.kind == "NV" for uuid in (link.a, link.b)}
+    return any(card.nvlinks and card.uuid in ours - bonded for card in nvidia.cards)
+
+
 def _with_topology(here: Found, topology: topo.Topology) -> Found:
-    """What NVML told counts; the rest is taken from the other."""
-    told = {(link.a, link.b) for link in here.links}
-    links: Sequence[Link] = [*here.links, *(link for link in topology.links if (link.a, link.b) not in told)]
-    return Found(
+    """What NVML told counts, but where the other knows of NVLinks; what it did not tell is taken from there."""
+    links: dict[tuple[str, str], Link] = {(link.a, link.b): link for link in here.links}
+    for link in topology.links:
+        known = links.get((link.a, link.b))
+        if known is None or (link.kind == "NV" and known.kind != "NV"):
+            links[link.a, link.b] = link
+    return msgspec.structs.replace(
+        here,
         devices=tuple(_seated(device, topology) for device in here.devices),
-        links=tuple(sorted(links, key=lambda link: (link.a, link.b))),
-        problems=here.problems,
-        cuda=here.cuda,
+        links=tuple(links[pair] for pair in sorted(links)),
     )
 
 

@@ -81,12 +81,9 @@ class Nvml:
         }
 
     def _card_slices(self, handle: Any, uuid: str, name: str) -> list[dict[str, Any]]:
-        if (self._try("nvmlDeviceGetMigMode", handle) or (0, 0))[0] != 1:
-            return []
         slices: list[dict[str, Any]] = []
-        for number in range(self._try("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-            part = self._try("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-            of_part = text(self._try("nvmlDeviceGetUUID", part) or "") if part is not None else ""
+        for part in self._parts(handle):
+            of_part = text(self._try("nvmlDeviceGetUUID", part) or "")
             if of_part:
                 self._handles[of_part], self._parents[of_part] = part, handle
                 instance = self._try("nvmlDeviceGetGpuInstanceId", part)
@@ -153,12 +150,33 @@ class Nvml:
         return f"{errors} uncorrected ECC {many} since the driver was loaded: {reset}" if errors else ""
 
     def sample(self, *, health: bool) -> dict[str, Any]:
-        """Of each device its use now; Xids since the last question; with `health` why cards are sick, by UUID."""
+        """Of each device its use now, and Xids since the last question.
+
+        With `health` why cards are sick, by UUID, and whether other devices are listed than by `machine`.
+        """
         devices = [self._sampled(uuid, handle) for uuid, handle in self._handles.items()]
         found: dict[str, Any] = {"devices": devices, "xids": self._xids()}
         if health:
             found["sick"] = {uuid: self.health(self._handles[uuid], index) for uuid, index in self._indices.items()}
+            found["changed"] = self._listed() != set(self._handles)
         return found
+
+    def _listed(self) -> set[str]:
+        """UUIDs of the cards and slices that there are now."""
+        found: set[str] = set()
+        for index in range(self._try("nvmlDeviceGetCount") or 0):
+            handle = self._try("nvmlDeviceGetHandleByIndex", index)
+            found.add(text(self._try("nvmlDeviceGetUUID", handle) or "") if handle is not None else "")
+            found |= {text(self._try("nvmlDeviceGetUUID", part) or "") for part in self._parts(handle)}
+        return found - {""}
+
+    def _parts(self, handle: Any) -> list[Any]:
+        """The slices of a card in MIG mode."""
+        if handle is None or (self._try("nvmlDeviceGetMigMode", handle) or (0, 0))[0] != 1:
+            return []
+        numbers = range(self._try("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)
+        parts = [self._try("nvmlDeviceGetMigDeviceHandleByIndex", handle, number) for number in numbers]
+        return [part for part in parts if part is not None]
 
     def _sampled(self, uuid: str, handle: Any) -> dict[str, Any]:
         card = self._parents.get(uuid, handle)

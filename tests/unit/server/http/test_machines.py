@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpulayer.protocol.messages import InventoryChanged, Sampled
-from gpulayer.protocol.types import Device, Explanation, Placement, Process, Sample, WorkerView
+from gpulayer.protocol.messages import CancelAttempt, InventoryChanged, Sampled
+from gpulayer.protocol.types import Device, Explanation, Placement, Process, Sample, State, WorkerView
 from gpulayer.protocol.types import DeviceSample as OfDevice
 from tests.support.processes import until
 from tests.unit.server.http.conftest import INVENTORY
@@ -143,3 +143,27 @@ def test_a_frame_of_samples_alone_commits_nothing(plane: Any, worker: Any) -> No
     worker.say(Sampled(sample=SAMPLE))
     until(lambda: workers(plane)[0].sample == SAMPLE, "the sample")
     assert plane.do(lambda: (shell._committing, len(shell._decided), len(shell._outbox))) == (before, 0, 0)
+
+
+# ---------------------------------------------------------------- many at once
+
+
+def test_a_job_on_two_machines_ends_as_a_whole_and_is_kept_so(plane: Any, worker: Any, new_worker: Any) -> None:
+    other = new_worker("w2", name="beta")
+    spec = {"command": {"argv": ["train"]}, "requirements": {"nodes": 2}}
+    job = plane.request("POST", "/v1/jobs", json={"key": "k", "spec": spec}).json()
+    assert (job["state"], job["tasks"]) == ("assigned", {"assigned": 2})
+    assigns = {each: each.assigned() for each in (worker, other)}
+    assert {assign.index for assign in assigns.values()} == {0, 1}
+    assert {assign.nodes for assign in assigns.values()} <= {("alpha", "beta"), ("beta", "alpha")}
+    for each, assign in assigns.items():
+        each.begin(assign.attempt)
+    worker.finish(assigns[worker].attempt, 0, State.FAILED)
+    assert other.until(CancelAttempt).attempt == assigns[other].attempt
+    other.finish(assigns[other].attempt, 0, State.CANCELLED)
+    over = plane.request("GET", f"/v1/jobs/{job['id']}?wait=30").json()
+    assert (over["state"], over["tasks"]) == ("failed", {"cancelled": 1, "failed": 1})
+    tasks = plane.request("GET", f"/v1/jobs/{job['id']}/tasks").json()
+    assert sorted(task["state"] for task in tasks) == ["cancelled", "failed"]
+    [problem] = [task["outcome"]["problem"] for task in tasks if task["state"] == "cancelled"]
+    assert problem == f"node {assigns[worker].index} (alpha) failed"
