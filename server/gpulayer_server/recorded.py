@@ -38,7 +38,9 @@ def explain_recorded(files: Sequence[str], requirements: Requirements, *, wait_f
 
 
 def read(path: Path) -> list[WorkerView]:
-    """The machines of one file: one of them, or a list. Raises `NotAFleet`."""
+    """The machines of one file: one of them, or a list; of a folder, those of its JSON files. Raises `NotAFleet`."""
+    if path.is_dir():
+        return [view for each in sorted(path.glob("*.json")) for view in read(each)]
     try:
         found = _DECODER.decode(path.read_bytes())
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from gpulayer.protocol.messages import (
@@ -192,6 +193,9 @@ def _room_left(plane: Plane, now: float) -> Iterator[str]:
 def _with_room(requirements: Requirements, there: list[Worker]) -> list[Worker]:
     """Where it could go now; nowhere, if it has to wait."""
     ready = [worker for worker in there if fits(requirements, worker) and has_room(requirements, worker)]
+    if requirements.nodes > 1 and requirements.locality == "require":
+        of_one = Counter(worker.inventory.region for worker in ready)
+        ready = [worker for worker in ready if of_one[worker.inventory.region] >= requirements.nodes]
     return ready if len(ready) >= requirements.nodes else []
 
 

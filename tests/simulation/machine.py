@@ -200,6 +200,7 @@ class Machine(Host):
         self.devices = devices
         self.sick: set[str] = set()  # devices that take no work
         self.foreign: set[str] = set()  # devices on which somebody else's process is
+        self.region = ""
         self.calm = False  # nobody else is there
         self.ram_bytes, self.cpu_cores = 64 * 10**9, slots + 2
         self.records: dict[str, bytes] = {}  # attempt: its encoded AttemptRecord
@@ -227,6 +228,7 @@ class Machine(Host):
             cpu_cores=self.cpu_cores,
             ram_bytes=self.ram_bytes,
             python="3.11.0",
+            region=self.region,
             devices=tuple([replace(each, sick="Xid 79" if each.uuid in self.sick else "") for each in self.devices]),
         )
 

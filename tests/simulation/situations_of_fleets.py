@@ -51,6 +51,26 @@ def a_gang_waits_until_all_of_it_can_be_placed_and_then_all_of_it_is(make: Make)
     assert len({view.worker for view in views}) == 3
 
 
+@staged()
+def a_gang_that_must_be_in_one_region_waits_for_that(make: Make) -> None:
+    world = make(workers=((1, 0), (1, 0), (1, 0), (1, 0)))
+    client = world.clients[0]
+    for agent, region in zip(world.agents, ("north", "north", "south", "south"), strict=True):
+        agent.machine.region = region
+        agent.machine_changed()
+    world.run(0.5)
+    client.submit("north", spec(30.0, command=True, worker="w0"))
+    client.submit("south", spec(20.0, command=True, worker="w2"))
+    world.run(1.0)
+    client.submit("gang", spec(1.0, command=True, nodes=2, locality="require"))
+    world.run(1.0)
+    assert states_of(world, "gang") == [State.QUEUED] * 2
+    ended(world)
+    views = [view for key, view in world.truth.views.items() if key.startswith(f"{name_of(world, 'gang')}/")]
+    assert [view.state for view in views] == [State.SUCCEEDED] * 2
+    assert {view.worker for view in views} in ({"w0", "w1"}, {"w2", "w3"})
+
+
 @staged(crash=[False, True])
 def one_of_a_gang_that_fails_ends_the_others_also_over_a_crash(make: Make, crash: bool) -> None:
     world = make(workers=((1, 0), (1, 0), (1, 0)))
@@ -149,7 +169,7 @@ def one_of_a_gang_that_was_out_of_reach_is_taken_back_when_it_is_there_again(mak
     world.network.part(away.name, 9.0)
     while State.UNREACHABLE not in states_of(world, "gang"):
         world.run(0.1)
-    assert sorted(state.value for state in states_of(world, "gang"))[0] == "queued"
+    assert states_of(world, "gang") == [State.UNREACHABLE, State.ASSIGNED, State.QUEUED]
     unable.plan = away.plan = world.plan
     world.plan.prepare_s = 0.1
     assert {view.state for view in ended(world)} == {State.SUCCEEDED}
@@ -287,6 +307,20 @@ def memory_that_was_short_for_less_than_a_tick_is_seen_to_be_there_again(make: M
     assert {view.state for view in ended(world)} == {State.SUCCEEDED}
 
 
+@staged()
+def how_a_worker_fares_is_not_known_any_more_when_it_says_nothing_of_it(make: Make) -> None:
+    world = make(workers=((2, 1),), samples=1.0)
+    world.run(3.0)
+    worker = world.control_plane.plane.workers["id-w0"]
+    assert worker.sample is not None
+    world.plan.samples = 0.0
+    world.run(25.0)
+    assert worker.sample is not None
+    world.run(10.0)
+    assert worker.sample is None
+    assert worker.conn is not None
+
+
 # ---------------------------------------------------------------- limits
 
 
@@ -334,4 +368,20 @@ def a_worker_for_whose_slot_somebody_waits_takes_nothing_ahead_of_him(make: Make
     while name_of(world, "first") not in world.truth.of_task and len(programs) <= most:
         world.run(0.001)
     assert len(programs) <= most
+    assert {view.state for view in ended(world)} == {State.SUCCEEDED}
+
+
+@staged()
+def one_who_stands_behind_them_keeps_no_small_commands_from_going_ahead(make: Make) -> None:
+    world = make(workers=((1, 1),), prepare_s=0.005)
+    client, programs = world.clients[0], world.truth.programs
+    client.submit("last", spec(0.5, command=True, priority=-5, devices=1))
+    world.run(10.0)
+    client.submit("last2", spec(0.5, command=True, priority=-5, devices=1))
+    for number in range(60):
+        client.submit(f"small{number}", spec(0.005, command=True, quiet=True))
+    worker = world.control_plane.plane.workers["id-w0"]
+    while len(worker.claims) < 3 and len(programs) < 50:
+        world.run(0.005)
+    assert len(worker.claims) >= 3
     assert {view.state for view in ended(world)} == {State.SUCCEEDED}

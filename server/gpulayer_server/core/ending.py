@@ -69,8 +69,9 @@ def _end_others(plane: Plane, job: Job, ended: Task, now: float, out: Effects) -
         task.notes = (*task.notes, cause)
         out.put(task)
         cancel_attempt(plane, job, task, out)
-    for task in [other for other in others if other.state is State.QUEUED]:
-        _end_waiting(plane, task, ended, cause, now, out)
+    for task in others:
+        if task.state is State.QUEUED:  # looked at late: each that ends here ends the others, too
+            _end_waiting(plane, task, ended, cause, now, out)
 
 
 def _some_wait(job: Job) -> bool:

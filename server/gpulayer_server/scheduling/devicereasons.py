@@ -16,6 +16,9 @@ from gpulayer_server.scheduling.versions import known_numbers
 
 Devices: TypeAlias = Sequence[Device]
 
+#: Who makes devices of a kind: the problems of an inventory begin with that name.
+_MAKERS = {"cuda": "NVIDIA", "rocm": "AMD", "mps": "Apple"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -97,12 +100,12 @@ def _no_such_device(asks: Asked, worker: Candidate) -> Reason:
         text=f"needs {_usable(asks)}, worker has 0 ({'; '.join(has)})",
         wanted=asks.kind,
         found=there or None,
-        remedy=_mend_driver(worker) or f"add a machine with {wanted}: {JOIN}",
+        remedy=_mend_driver(asks, worker) or f"add a machine with {wanted}: {JOIN}",
     )
 
 
 def _too_few(asks: Asked, worker: Candidate, healthy: int, sick: Devices) -> Reason:
-    why = [f"{placed_name(device)} takes no work: {device.sick}" for device in sick] + list(worker.inventory.problems)
+    why = [f"{placed_name(device)} takes no work: {device.sick}" for device in sick] + _problems(asks, worker)
     ask_less = f"ask for {count(healthy, f'{asks.kind} device')}, which {worker.name} has"
     return Reason(
         worker=worker.name,
@@ -110,7 +113,7 @@ def _too_few(asks: Asked, worker: Candidate, healthy: int, sick: Devices) -> Rea
         text=f"needs {_usable(asks)}, worker has {healthy}" + (f" ({'; '.join(why)})" if why else ""),
         wanted=asks.count,
         found=healthy,
-        remedy=_mend_devices(worker, sick) or _mend_driver(worker) or ask_less,
+        remedy=_mend_devices(worker, sick) or _mend_driver(asks, worker) or ask_less,
     )
 
 
@@ -135,8 +138,14 @@ def _mend_devices(worker: Candidate, sick: Devices) -> str:
     return "; ".join(f"mend {place(device)} on {worker.name} ({device.sick})" for device in sick)
 
 
-def _mend_driver(worker: Candidate) -> str:
-    problems = worker.inventory.problems
+def _problems(asks: Asked, worker: Candidate) -> list[str]:
+    """What went wrong on a machine, but with devices of other makers."""
+    others = tuple(maker for kind, maker in _MAKERS.items() if kind != asks.kind)
+    return [problem for problem in worker.inventory.problems if not problem.startswith(others)]
+
+
+def _mend_driver(asks: Asked, worker: Candidate) -> str:
+    problems = _problems(asks, worker)
     return f"mend the driver on {worker.name} ({problems[0]})" if problems else ""
 
 

@@ -30,6 +30,13 @@ EQUIVALENT: dict[str, str] = {
     "queue._Waiting.remove:2": "what is gone from the line is kept a while longer",
     "condition._another:1": "the same machine is written once more",
     "attempts._beat:1": "the same is noted once more, and who waits is told the same",
+    "condition.look:1": "where nothing was measured, or nobody waits, nothing is found",
+    "condition.look:2": "where nothing that is measured matters, nothing is found",
+    "condition.look:3-always": "room is looked for where there is none",
+    "placing._Round._is_kept:1": "it is found out once more",
+    "placing._Round._is_kept:2": "in a line of its own nobody else stands before it",
+    "placing._Round._place_all:1": "too few are no choice",
+    "placing._Round._place_all:3": _NARROWS,
     "placing.place_waiting:1": "in an empty queue nobody is first",
     "plane.Plane.handle:3-always": "where nothing came and no room was made, placing finds nothing",
     # ------------------------------------------------------------ never the case

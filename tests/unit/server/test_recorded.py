@@ -32,6 +32,10 @@ def test_a_list_of_machines_is_a_file_too(tmp_path: Path) -> None:
     assert [view.name for view in read(file)] == list(NAMES)
 
 
+def test_a_folder_holds_many() -> None:
+    assert {view.name for view in read(FOLDER)} == set(NAMES)
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"id": 3, "name": "x"}'])
 def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "fleet.json"
