@@ -129,9 +129,31 @@ export function ordinal(place: number): string {
   return `${place}${{ 1: 'st', 2: 'nd', 3: 'rd' }[place % 10] ?? 'th'}`;
 }
 
-/** 'cuda:0 RTX 4090'. */
+/** '24 GB', '6.2 GB': without a nought behind the point. */
+export function wholeSize(count: number): string {
+  return size(count).replace('.0 ', ' ');
+}
+
+const MAKERS = ['NVIDIA ', 'GeForce ', 'Tesla ', 'AMD ', 'Instinct '];
+
+/** 'cuda:0 RTX 4090': without the maker's name, there is little room. */
 export function deviceName(device: IDevice): string {
-  return `${device.kind}:${device.index} ${device.name}`.trimEnd();
+  const model = MAKERS.reduce(
+    (name, maker) => (name.startsWith(maker) ? name.slice(maker.length) : name),
+    device.name
+  );
+  return `${device.kind}:${device.index} ${model}`.trimEnd();
+}
+
+/** What a job held at most: '6.2 GB of 24 GB' of its devices' memory where that is known, else RAM; '' unknown. */
+export function peak(job: IJob): string {
+  const { outcome, devices } = job;
+  if (!outcome?.peak_device_bytes) {
+    return outcome?.peak_rss_bytes ? size(outcome.peak_rss_bytes) : '';
+  }
+  const known = devices.length > 0 && devices.every(device => device.vram_bytes);
+  const whole = devices.reduce((all, device) => all + (device.vram_bytes ?? 0), 0);
+  return size(outcome.peak_device_bytes) + (known ? ` of ${wholeSize(whole)}` : '');
 }
 
 /** Texts by machine; '' as a machine for what is nobody's in particular. */
@@ -145,11 +167,13 @@ function byMachine(reasons: readonly IReason[]): [string, string[]][] {
 
 /** Why a job was refused, as lines with a column of machines, for a traceback. */
 export function reasonLines(job: IJob): string[] {
-  const machines = byMachine(job.reasons);
+  const asked = job.reasons.filter(reason => reason.code !== 'worker_name');
+  const machines = byMachine(asked.length ? asked : job.reasons);
   const width = Math.max(0, ...machines.map(([name]) => name.length));
-  return machines.map(
-    ([name, texts]) => `  ${name ? name.padEnd(width) + '  ' : ''}${texts.join('; ')}`
+  const lines = machines.flatMap(([name, texts]) =>
+    texts.map((text, n) => `  ${name ? (n ? '' : name).padEnd(width) + '  ' : ''}${text}`)
   );
+  return job.nearest ? [...lines, `nearest: ${job.nearest}`] : lines;
 }
 
 /** 'cuda', '2 cuda'; '' where any machine fits. */
@@ -282,8 +306,7 @@ function fitting(why: string[]): string[] {
 function ended(job: IJob): string {
   const took = duration(runningS(job, 0));
   if (job.state === 'succeeded') {
-    const peak = job.outcome?.peak_rss_bytes;
-    return `done${on(job)} in ${took}${peak ? ` · peak ${size(peak)}` : ''}${notes(job)}`;
+    return `done${on(job)} in ${took}${peak(job) ? ` · peak ${peak(job)}` : ''}${notes(job)}`;
   }
   if (job.state === 'rejected') {
     return 'no eligible worker';

@@ -6,6 +6,9 @@ import {
   duration,
   isLiveStatus,
   ordinal,
+  peak,
+  percent,
+  reasonLines,
   shortDuration,
   size,
   statusLine
@@ -177,6 +180,46 @@ it('counts the machines that do not fit into the line', () => {
     text: 'all of its 16 slots are busy for now'
   }));
   expect(statusLine(job('queued', { reasons }), 0)).toContain('more (%gpulayer status) · job k3f9');
+});
+
+test.each([
+  [0, '0%'],
+  [0.974, '97%'],
+  [1.2, '100%'],
+  [-1, '0%']
+])('a share of %d is %s', (share, text) => {
+  expect(percent(share)).toBe(text);
+});
+
+test.each([
+  [[24e9], { peak_device_bytes: 6.2e9, peak_rss_bytes: 1 }, '6.2 GB of 24 GB'],
+  [[24e9, 24e9], { peak_device_bytes: 40e9 }, '40.0 GB of 48 GB'],
+  [[24e9, null], { peak_device_bytes: 6.2e9 }, '6.2 GB'],
+  [[24e9], { peak_rss_bytes: 300e6 }, '300.0 MB'],
+  [[24e9], {}, '']
+])('of devices with %j a job that held %j at most says %s', (memories, held, text) => {
+  const devices = memories.map((vram_bytes, index) => ({
+    uuid: `u${index}`,
+    kind: 'cuda',
+    index,
+    vram_bytes
+  }));
+  const ended = job('succeeded', { devices, outcome: { state: 'succeeded', ...held } });
+  expect(peak(ended)).toBe(text);
+});
+
+test('a job that was refused says why, machine by machine, and what would help', () => {
+  const reasons = [
+    { worker: 'box', code: 'framework', text: "framework 'jax' not installed" },
+    { worker: 'box', code: 'vram', text: 'needs 40 GB, the largest has 24 GB (RTX 4090)' },
+    { worker: 'mac', code: 'worker_name', text: "is not 'box'" }
+  ];
+  const refused = job('rejected', { reasons, nearest: 'install jax on box' });
+  expect(reasonLines(refused)).toEqual([
+    "  box  framework 'jax' not installed",
+    '       needs 40 GB, the largest has 24 GB (RTX 4090)',
+    'nearest: install jax on box'
+  ]);
 });
 
 describe('a status line that was left behind', () => {

@@ -86,6 +86,7 @@ export interface IOutcome {
   problem: string;
   error: string;
   peak_rss_bytes: number | null;
+  peak_device_bytes: number | null;
   tail: string;
 }
 
@@ -252,6 +253,7 @@ function toOutcome(wire: Wire<IOutcome, 'state'>): IOutcome {
     problem: '',
     error: '',
     peak_rss_bytes: null,
+    peak_device_bytes: null,
     tail: '',
     ...wire
   };

@@ -5,7 +5,7 @@ import type { EventsState } from '../api/events';
 import type { IJob } from '../api/types';
 import { isTerminal } from '../api/types';
 import { Action, Name, StateSign } from '../panel/common';
-import { deviceName, duration, failure, runningS, size, stateWord } from '../words';
+import { deviceName, duration, failure, peak, runningS, stateWord } from '../words';
 
 export interface IJobHeaderProps {
   /** The job's id, known before anything else is. */
@@ -79,14 +79,13 @@ function Trouble(props: IJobHeaderProps): JSX.Element | null {
 function figures(job: IJob, now: number, trans: TranslationBundle): string {
   const clock = (at: number): string => new Date(at * 1000).toLocaleTimeString();
   const began = clock(job.started_at ?? job.submitted_at);
-  const peak = job.outcome?.peak_rss_bytes;
   return [
     trans.__(stateWord(job)),
     job.worker ?? '',
     ...job.devices.slice(0, 1).map(deviceName),
     job.ended_at === null ? trans.__('since %1', began) : `${began} – ${clock(job.ended_at)}`,
     duration(runningS(job, now)),
-    peak ? trans.__('peak %1', size(peak)) : ''
+    peak(job) ? trans.__('peak %1', peak(job)) : ''
   ]
     .filter(Boolean)
     .join(' · ');

@@ -27,7 +27,7 @@ export function Device(props: {
       data-free={worker.devices_free.includes(device.uuid)}
       data-sick={device.sick !== ''}
     >
-      <Name text={brief(deviceName(device))} title={deviceName(device)} />
+      <Name text={deviceName(device)} title={`${device.name}, ${device.uuid}`} />
       <Figures {...props} sample={sample} />
       {device.sick && <p className="gpulayer-Note gpulayer-Device-note">{device.sick}</p>}
       {sample && sample.foreign.length > 0 && (
@@ -127,9 +127,4 @@ function strangers(sample: IDeviceSample, trans: TranslationBundle): string {
     return `${what.join(', ')}${by}${much}`;
   });
   return trans.__('not of GPUlayer: %1', held.join('; '));
-}
-
-/** Without the maker's name: there is little room. */
-function brief(name: string): string {
-  return name.replace(/ NVIDIA (GeForce )?/, ' ');
 }

@@ -205,7 +205,7 @@ class Turns(Generic[Key]):
             at = bisect_right(places, turn.order, key=_order)
             if at < len(places):
                 bound = min(bound, places[at][0])
-        return bound
+        return max(bound, turn.order)  # some in the heaps may be history
 
     def _gather(self) -> None:
         """See to those whose turn may come now since something was placed."""
