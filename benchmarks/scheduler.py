@@ -93,7 +93,7 @@ class Run:
             at, attempt, conn = heapq.heappop(self.ends)
             while self.now + 1.0 <= at:
                 self.now += 1.0
-                out, took = self.handle(Tick())
+                _, took = self.handle(Tick())
                 self.tally.ticks += 1
                 self.tally.late = max(self.tally.late, len(self.plane.reservations))
                 self._count(took)
@@ -118,7 +118,9 @@ def measure(machines: int, tasks: int) -> Tally:
     run.drain()
     gc.unfreeze()
     if run.plane.jobs or run.tally.placed != tasks:
-        raise RuntimeError(f"{run.tally.placed:,} of {tasks:,} tasks were placed, {len(run.plane.jobs):,} jobs are left")
+        raise RuntimeError(
+            f"{run.tally.placed:,} of {tasks:,} tasks were placed, {len(run.plane.jobs):,} jobs are left"
+        )
     return run.tally
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpulayer.placement import FRAMEWORKS
 from gpulayer.protocol.types import Device, DeviceSample, Framework, Holder, Inventory, Sample, WorkerView
 from gpulayer.tables import Column, Row, flowing, table, wrapped
 from gpulayer.words import ago, device_name, of_size, percent, roughly, size, whole_size
@@ -64,8 +65,11 @@ def _devices(worker: WorkerView, sample: Sample, now: float, width: int) -> list
     rows: list[Row] = []
     for device in inventory.devices:
         fare = fares.get(device.uuid, DeviceSample(uuid=device.uuid))
-        cells = (device_name(device), *device_figures(device, fare, inventory), _held(device, fare, worker, now))
-        rows.append(Row(cells=cells))
+        first, *more = _held(device, fare, worker, now) or [""]
+        below = (f"! {device_name(device)} takes no work: {device.sick}",) if device.sick else ()
+        cells = (device_name(device), *device_figures(device, fare, inventory), first)
+        rows += [Row(cells=cells, below=() if more else below)]
+        rows += [Row(cells=("", "", "", "", each), below=below if each is more[-1] else ()) for each in more]
     columns = (Column(cuts=True), Column(right=True), Column(right=True), Column(right=True), Column(cuts=True))
     return table(columns, rows, width)
 
@@ -78,17 +82,16 @@ def device_figures(device: Device, fare: DeviceSample, inventory: Inventory) -> 
     return ("" if fare.utilisation is None else percent(fare.utilisation), memory, warm)
 
 
-def _held(device: Device, fare: DeviceSample, worker: WorkerView, now: float) -> str:
-    """Who holds a device: jobs, sessions, processes of others; or why nobody may."""
-    if device.sick:
-        return f"sick: {device.sick}"
+def _held(device: Device, fare: DeviceSample, worker: WorkerView, now: float) -> list[str]:
+    """Who holds a device: jobs, sessions, processes of others; or that it is sick, or free; [] for not known."""
+    sick = ["sick"] if device.sick else []
     held = [holder_words(each, now) for each in worker.holders if device.uuid in each.devices]
     held += foreign(fare)
-    if held:
-        return " · ".join(held)
+    if sick or held:
+        return sick + held
     if not worker.connected:
-        return ""
-    return "free" if device.uuid in worker.devices_free else "in use"
+        return []
+    return ["free" if device.uuid in worker.devices_free else "in use"]
 
 
 def holder_words(holder: Holder, now: float) -> str:
@@ -117,7 +120,9 @@ def frameworks_line(inventory: Inventory) -> str:
     """'torch 2.13.0 cuda ✓ · jax 0.5.3 – CPU only · mlx, cupy – not installed'; '' where nothing was looked for."""
     kinds = {device.kind for device in inventory.devices}
     there = [_framework(each, kinds) for each in inventory.frameworks if each.version]
-    lacking = [each.name for each in inventory.frameworks if not each.version]
+    known = {each.name for each in inventory.frameworks if each.version}.union(inventory.probing)
+    looked = bool(inventory.python)  # else the interpreter for jobs did not say what it has
+    lacking = [name for name in FRAMEWORKS if name not in known] if looked else []
     parts = [*there, *([f"{', '.join(lacking)} – not installed"] if lacking else [])]
     if inventory.probing:
         parts.append(f"{', '.join(inventory.probing)} … being tried out")

@@ -298,6 +298,15 @@ BY_KEYWORD = {option.keyword: option for option in OPTIONS}
 _values = attrgetter(*BY_KEYWORD)
 
 
+def known_keywords(function: str, given: Iterable[str]) -> None:
+    """Raises TypeError, with the near one, where a function was called with a keyword that is not of placement."""
+    for keyword in given:
+        if keyword not in BY_KEYWORD:
+            near = next(iter(difflib.get_close_matches(keyword, BY_KEYWORD, n=1)), "")
+            hint = f"; did you mean {near}?" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {keyword!r}{hint}")
+
+
 def spelled_out(function: F) -> F:
     """Let a function that takes `**placement` show each keyword by name, to `help` and to who completes a line."""
     own = inspect.signature(function)

@@ -169,7 +169,8 @@ def job_table(jobs: Sequence[JobView], now: float, width: int = WIDTH) -> list[s
 
 
 def _job(job: JobView, now: float) -> Row:
-    where = " ".join(filter(None, (job.worker, devices_short(job.devices)))) or _sought(job)
+    more = f"and {job.requirements.nodes - 1} more" if job.worker and job.requirements.nodes > 1 else ""
+    where = " ".join(filter(None, (job.worker, more, devices_short(job.devices)))) or _sought(job)
     took = "–" if job.state is State.REJECTED else duration(running_s(job, now))
     when = ago(now - job.ended_at) if job.ended_at else state_of(job)
     below: list[str] = []

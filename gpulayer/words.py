@@ -266,7 +266,8 @@ def status_line(job: JobView, now: float, sent: str = "", more: str = "%gpulayer
         more: what shows all reasons where the line has no room for them.
     """
     if job.cancelling:
-        return f"{CANCELLING} cancelling{_on(job)} · job {job.id}"
+        where = "" if job.tasks else _on(job)  # of many tasks each is somewhere else
+        return f"{CANCELLING} cancelling{where} · job {job.id}"
     symbol = SYMBOLS[job.state]
     if job.state is State.QUEUED:
         return _waiting(job, symbol, more)

@@ -13,7 +13,7 @@ from gpulayer.cli.common import plain, print_json
 from gpulayer.cli.errors import UsageError
 from gpulayer.cli.interrupts import Interrupts
 from gpulayer.cli.terminal import Terminal
-from gpulayer.cli.watch import Detached, OutputClosed, Watch, ended_line, why_rejected
+from gpulayer.cli.watch import Detached, OutputClosed, Watch, ended_line, output_hint, why_rejected
 from gpulayer.client.client import Client
 from gpulayer.client.command import Command
 from gpulayer.client.ending import exit_code
@@ -122,6 +122,8 @@ class _Run:
         self._interrupts.disarm()  # from here on an interrupt ends the fetching
         line = ended_line(view)
         self._terminal.say(line)
+        if output_hint(view):
+            self._terminal.say(output_hint(view))
         if view.state is State.REJECTED:
             for why in why_rejected(view):
                 self._terminal.warn(why)

@@ -198,6 +198,13 @@ def ended_line(view: JobView) -> str:
     return f"{progress_of(view)} · job {view.id}{more}"
 
 
+def output_hint(view: JobView) -> str:
+    """Where the output is of a job whose tasks ran side by side; '' for others, whose output was shown."""
+    if not view.tasks or view.state is State.REJECTED:
+        return ""
+    return f"  output: gpulayer job logs {view.id} --index N"
+
+
 def why_rejected(view: JobView) -> list[str]:
     """The machines, why each could not, and what would help."""
     return why_table(view, common.width())

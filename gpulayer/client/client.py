@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpulayer.client import asks
-from gpulayer.client.api import Api, Find
+from gpulayer.client.api import Api
 from gpulayer.client.asks import Ask, Output, Submission
 from gpulayer.client.command import Array, Command, asked
 from gpulayer.client.connection import Connection
-from gpulayer.client.embedded import find_or_start
-from gpulayer.client.errors import ControlPlaneError, RequestRefused
+from gpulayer.client.errors import RequestRefused
 from gpulayer.client.explanation import Explanation
+from gpulayer.client.finding import Tie, finder
 from gpulayer.client.job import Job
-from gpulayer.client.remote import endpoint_of, reached
 from gpulayer.client.sending import Sender, Sent
 from gpulayer.client.submission import Input, Source, bundle_of
 from gpulayer.client.waiting import Step, all_ended, ended
-from gpulayer.placement import Placing, spelled_out
-from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.placement import Placing, known_keywords, spelled_out
 from gpulayer.protocol.types import JobSpec, JobView, State, WorkerView
 from gpulayer.source import Bundle
 
@@ -77,7 +75,7 @@ class Client:
             ControlPlaneError: `url` is no address, or there is no token for it.
         """
         self._data = Path(data).expanduser().absolute() if data is not None else None
-        self._find = _finder(url, token, fingerprint, self._data)
+        self._find = finder(url, token, fingerprint, self._data)
         self.api = Api(find=self._find)
         self._sender: Sender | None = None
         self._connection: Connection | None = None
@@ -129,6 +127,7 @@ class Client:
             SourceRefused: source or inputs can't travel. CommandRefused: the command can't be.
             RequestRefused: the control plane does not take it. ControlPlaneError: none answers.
         """
+        known_keywords("submit", placement)
         command = Command(
             argv=argv,
             source=source,
@@ -334,7 +333,7 @@ class Client:
         """Fetch a job's files into a folder that is known as it was: see `gpulayer.client.files.Home`."""
         from gpulayer.client.files import Files
 
-        return Files().fetch_outputs(job, self.outputs(job.id), home, _Tie(self._find), tell)
+        return Files().fetch_outputs(job, self.outputs(job.id), home, Tie(self._find), tell)
 
     # ---------------------------------------------------------------- what it stands on
 
@@ -378,31 +377,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _finder(url: str | None, token: str | None, fingerprint: str | None, data: Path | None) -> Find:
-    """How the control plane is found, now and after each break."""
-    if url is None:
-        return lambda: find_or_start(data)
-    if data is not None:
-        raise TypeError("url names a control plane elsewhere, data one of this machine: only one of them")
-    endpoint = endpoint_of(url, token or "", fingerprint or "")
-    return lambda: reached(endpoint)
-
-
-class _Tie:
-    """Tells a transfer where the control plane is."""
-
-    def __init__(self, find: Find):
-        self._find = find
-
-    @property
-    def endpoint(self) -> Endpoint | None:
-        """None where nobody is found now."""
-        try:
-            return self._find()
-        except (ControlPlaneError, OSError):
-            return None
 
 
 def _submission(command: Command, bundle: Bundle | None) -> Submission:

@@ -16,7 +16,7 @@ from gpulayer.client.errors import GpulayerError
 from gpulayer.client.explanation import Explanation
 from gpulayer.client.job import Job
 from gpulayer.client.submission import Input, Source, checked_target, parse_input
-from gpulayer.placement import Needs, Placing
+from gpulayer.placement import Needs, Placing, known_keywords
 from gpulayer.protocol.types import CommandSpec, JobSpec, Requirements
 
 Array: TypeAlias = "str | int | range | Iterable[int]"
@@ -107,7 +107,8 @@ class Command(Needs):
 
 
 def asked(placement: Placing) -> Ask[Explanation]:
-    """The ask that explains what keyword arguments say. Raises `CommandRefused`."""
+    """The ask that explains what keyword arguments say. Raises `CommandRefused`, TypeError where one is unknown."""
+    known_keywords("explain", placement)
     needs = Needs(**placement)
     try:
         return asks.explain(needs.requirements(), wait_for_worker=needs.wait_for_worker)

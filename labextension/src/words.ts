@@ -134,6 +134,13 @@ export function wholeSize(count: number): string {
   return size(count).replace('.0 ', ' ');
 }
 
+/** '18.2/24 GB'; where the units differ, '400 MB/24 GB'. */
+export function part(used: number, of: number): string {
+  const [amount, unit] = size(used).split(' ');
+  const whole = wholeSize(of);
+  return whole.endsWith(` ${unit}`) ? `${amount}/${whole}` : `${wholeSize(used)}/${whole}`;
+}
+
 const MAKERS = ['NVIDIA ', 'GeForce ', 'Tesla ', 'AMD ', 'Instinct '];
 
 /** 'cuda:0 RTX 4090': without the maker's name, there is little room. */

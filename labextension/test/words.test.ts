@@ -6,6 +6,7 @@ import {
   duration,
   isLiveStatus,
   ordinal,
+  part,
   peak,
   percent,
   reasonLines,
@@ -180,6 +181,14 @@ it('counts the machines that do not fit into the line', () => {
     text: 'all of its 16 slots are busy for now'
   }));
   expect(statusLine(job('queued', { reasons }), 0)).toContain('more (%gpulayer status) · job k3f9');
+});
+
+test.each([
+  [18.2e9, 24e9, '18.2/24 GB'],
+  [400e6, 24e9, '400 MB/24 GB'],
+  [0, 24e9, '0 B/24 GB']
+])('%d of %d bytes are %s', (used, of, text) => {
+  expect(part(used, of)).toBe(text);
 });
 
 test.each([

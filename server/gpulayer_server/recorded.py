@@ -39,14 +39,17 @@ def explain_recorded(files: Sequence[str], requirements: Requirements, *, wait_f
 
 def read(path: Path) -> list[WorkerView]:
     """The machines of one file: one of them, or a list; of a folder, those of its JSON files. Raises `NotAFleet`."""
+    hint = "write one with: gpulayer resources list --json > FILE"
     if path.is_dir():
-        return [view for each in sorted(path.glob("*.json")) for view in read(each)]
+        files = sorted(path.glob("*.json"))
+        if not files:
+            raise NotAFleet(f"{path} records no machines (no *.json in it); {hint}")
+        return [view for each in files for view in read(each)]
     try:
         found = _DECODER.decode(path.read_bytes())
     except OSError as error:
         raise NotAFleet(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        hint = "write one with: gpulayer resources list --json > FILE"
         raise NotAFleet(f"{path} records no machines ({error}); {hint}") from None
     return found if isinstance(found, list) else [found]
 

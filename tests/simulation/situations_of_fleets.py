@@ -165,6 +165,7 @@ def one_of_a_gang_that_was_out_of_reach_is_taken_back_when_it_is_there_again(mak
     unable.plan = replace(world.plan, given_back=1.0, prepare_s=0.5)
     world.clients[0].submit("gang", spec(1.0, command=True, nodes=3))
     until(world, "gang", *[State.ASSIGNED] * 3)
+    world.run(0.05)  # it is there
     world.network.break_off(away.end, silent=False)  # type: ignore[arg-type]
     world.network.part(away.name, 9.0)
     while State.UNREACHABLE not in states_of(world, "gang"):

@@ -14,7 +14,16 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from gpulayer.protocol.endpoint import Endpoint, on_loopback
-from gpulayer.protocol.messages import Order, Output, ProtocolError, Refuse, ServerMessage, WorkerMessage, to_worker
+from gpulayer.protocol.messages import (
+    Order,
+    Output,
+    ProtocolError,
+    Refuse,
+    Sampled,
+    ServerMessage,
+    WorkerMessage,
+    to_worker,
+)
 from gpulayer.protocol.pin import PinError, context_of
 from gpulayer.protocol.problems import ENDED_TOKENS, problem_in
 from gpulayer.protocol.types import FRAME_DATA_BYTES
@@ -96,6 +105,8 @@ class Channel:
     def send(self, messages: list[WorkerMessage]) -> None:
         """Send in order; without a connection nothing: the next hello declares everything."""
         if self._connection is not None:
+            if any(isinstance(message, Sampled) for message in messages):  # one that still waits is of the past
+                self._outgoing = [message for message in self._outgoing if not isinstance(message, Sampled)]
             self._outgoing += messages
             self._wake.set()
 

@@ -27,7 +27,7 @@ from gpulayer_worker.inventory.sampling import DeviceUse, Sampler, noticeable
 from gpulayer_worker.inventory.strangers import Foreigners
 from gpulayer_worker.layout import Layout
 from gpulayer_worker.options import Options
-from gpulayer_worker.quarantine import Quarantine, smell
+from gpulayer_worker.quarantine import Quarantine, left_out, mended, smell
 
 log = logging.getLogger("gpulayer.worker")
 
@@ -82,7 +82,6 @@ class Machine:
         self._changed, self._measured = changed, measured
         self._prober = prober
         self._frameworks: dict[str, Framework] = {}
-        self._probing: tuple[str, ...] = ()
         self._guard = guard or NvmlGuard()
         self._sampler = Sampler(layout.data, Foreigners(layout.data, lambda: bool(held())))
         self._quarantine = Quarantine()
@@ -121,7 +120,6 @@ class Machine:
         if self._prober is not None:
             known = await asyncio.to_thread(self._prober.known, self.inventory)
             self._frameworks = {framework.name: framework for framework in known}
-            self._probing = await asyncio.to_thread(self._prober.names)
         self._compose()
 
     async def settled(self) -> None:
@@ -134,14 +132,12 @@ class Machine:
         """From now on what changes is told, and frameworks are probed."""
         self._ready = True
         if self._prober is not None:
-            self._spawn(self._prober.watch(lambda: self.inventory, self._framework_told))
+            self._spawn(self._prober.watch(lambda: self.inventory, self._framework_told, self._compose))
 
     def _look_at_host(self) -> Inventory:
-        found = host()
-        asked = self._prober.packages() if self._prober is not None else None
-        if asked is None:
-            return found
-        return replace(found, python=asked.python or found.python, problems=(asked.problem,) if asked.problem else ())
+        if self._prober is not None:
+            self._prober.packages()
+        return host()
 
     async def close(self) -> None:
         """End what was started."""
@@ -174,11 +170,15 @@ class Machine:
         devices += [
             replace(device, sick=device.sick or reasons.get(device.uuid, "")) for device in self._others.devices
         ]
-        problems = [*self._host.problems, *self._nvidia.problems, *self._others.problems]
+        asked = self._prober.asked if self._prober is not None else None
+        problems = [*self._nvidia.problems, *self._others.problems]
+        if asked is not None and asked.problem:
+            problems.insert(0, asked.problem)
         if silent:
             problems.insert(0, f"NVIDIA devices present, {silent}")
         inventory = replace(
             self._host,
+            python=(asked.python if asked is not None else "") or self._host.python,
             devices=tuple(devices),
             links=(*self._nvidia.links, *self._others.links),
             problems=tuple(problems),
@@ -187,14 +187,15 @@ class Machine:
             zone=self._place.zone,
             labels=dict(self._options.labels),
             frameworks=tuple(self._frameworks.values()),
-            probing=self._probing,
         )
-        before, self.inventory = self.inventory, inventory
+        before = self.inventory
+        if self._prober is not None:
+            for uuid in mended(before.devices, inventory.devices):
+                self._prober.again(uuid)  # what is known of frameworks there is of another time
+            inventory = replace(inventory, probing=self._prober.probing(inventory))
+        self.inventory = inventory
         if self._ready and inventory != before:
             self._changed(inventory)
-            if self._prober is not None:
-                for uuid in {device.uuid for device in inventory.devices} - {device.uuid for device in before.devices}:
-                    self._prober.again(uuid)
 
     async def _find_others(self) -> None:
         apple = await asyncio.to_thread(apple_devices)
@@ -210,6 +211,12 @@ class Machine:
             self._compose()
 
     async def _watch_nvidia(self) -> None:
+        try:
+            await self._ask_nvidia()
+        finally:
+            self._nvml_answered.set()  # nobody waits for an answer that won't come
+
+    async def _ask_nvidia(self) -> None:
         """Ask NVML what there is, and again whenever that may be different; where it fails, ever more seldom."""
         pause_s = _FIRST_AGAIN_S
         while True:
@@ -222,7 +229,6 @@ class Machine:
             except (NvmlTrouble, msgspec.ValidationError) as error:
                 if not self._guard.present and not self._nvidia.devices:
                     await self._guard.close()
-                    self._nvml_answered.set()
                     return  # there is none of NVIDIA's here
                 self._nvml_problem = f"failed: {error}"
                 log.warning("NVIDIA devices present, NVML %s", self._nvml_problem)
@@ -317,7 +323,11 @@ class Machine:
         """A device's use now. Raises `NvmlTrouble`."""
         if self._nvml_problem:
             raise NvmlTrouble(f"NVML {self._nvml_problem}")
-        return msgspec.convert(await self._guard.ask({"ask": "use", "uuid": uuid}, _SAMPLE_S), DeviceUse)
+        answer = await self._guard.ask({"ask": "use", "uuid": uuid}, _SAMPLE_S)
+        try:
+            return msgspec.convert(answer, DeviceUse)
+        except msgspec.ValidationError as error:
+            raise NvmlTrouble(f"it says what can't be read: {error}") from error
 
     # ---------------------------------------------------------------- probes and sick devices
 
@@ -340,33 +350,42 @@ class Machine:
         self._frameworks[framework.name] = framework
         if not framework.version:  # it was removed
             del self._frameworks[framework.name]
-        self._probing = tuple(name for name in self._probing if name != framework.name)
-        for uuid in _left_out(framework, self.inventory.devices):
+        for uuid in left_out(framework, self.inventory.devices):
             reason = f"{framework.name} does not work on it, and does on others"
             self._quarantine.suspect(uuid, reason, time.monotonic(), sure=False)
         self._compose()
 
     async def _probe_device(self, uuid: str) -> None:
         problem = None
-        try:
-            if self._prober is not None and any(device.uuid == uuid for device in self.inventory.devices):
+        if self._prober is not None:
+            if not any(device.uuid == uuid for device in self.inventory.devices):
+                self._quarantine.absent(uuid, time.monotonic(), for_good=self._all_answered)
+                self._quarantine_changed()
+                return
+            try:
                 problem = await self._prober.probe_device(uuid)
-        finally:
-            sick_before = uuid in self._quarantine.reasons()
-            self._quarantine.probed(uuid, problem, time.monotonic())
-            if self._prober is not None and sick_before != (uuid in self._quarantine.reasons()):
-                self._prober.again(uuid)  # what is known of frameworks there is of another time
-            self._quarantine_changed()
+            except Exception as error:  # a fault of ours, not of the device: it stays as it is until the next try
+                log.error("the probe of device %s failed: %s", uuid, error, exc_info=error)
+                self._quarantine.absent(uuid, time.monotonic())
+                return
+        sick_before = uuid in self._quarantine.reasons()
+        self._quarantine.probed(uuid, problem, time.monotonic())
+        if self._prober is not None and not sick_before and uuid in self._quarantine.reasons():
+            self._prober.again(uuid)
+        self._quarantine_changed()
+
+    @property
+    def _all_answered(self) -> bool:
+        """Whether what is not in the inventory is not there."""
+        looked = self._nvml_answered.is_set() and all(look.done() for look in self._looks)
+        return looked and not self._nvml_problem
 
     def _quarantine_changed(self) -> None:
         note = self._quarantine.note()
         if note != self._noted:
-            self._noted = note
-            self._layout.note(self._layout.data, "quarantine", note)
+            try:
+                self._layout.note(self._layout.data, "quarantine", note)
+                self._noted = note
+            except OSError as error:  # a full disk: it is tried again with the next change
+                log.warning("which devices are sick can't be noted for the next agent: %s", error)
         self._compose()
-
-
-def _left_out(framework: Framework, devices: Iterable[Device]) -> list[str]:
-    """Devices on which a framework does not work, though it does on others of their kind."""
-    kinds = {device.kind for device in devices if device.uuid in framework.devices}
-    return [device.uuid for device in devices if device.kind in kinds and device.uuid not in framework.devices]

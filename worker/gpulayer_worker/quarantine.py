@@ -6,11 +6,11 @@ Pure: the clock comes from outside, and whoever holds this probes what is due.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpulayer.protocol.types import Outcome
+from gpulayer.protocol.types import Device, Framework, Outcome
 
 FIRST_PAUSE_S = 30.0
 LAST_PAUSE_S = 3600.0
@@ -67,6 +67,7 @@ class _Patient:
     due_s: float
     pause_s: float = FIRST_PAUSE_S
     probing: bool = False
+    anew: bool = False  # something sure was heard of it while it was probed: how that goes says nothing of it
 
 
 class Quarantine:
@@ -86,15 +87,8 @@ class Quarantine:
             self._patients[uuid] = _Patient(reason=reason, since_s=now_s, sick=sure, due_s=now_s)
         elif sure and not known.sick:
             known.sick, known.reason, known.due_s = True, reason, min(known.due_s, now_s)
-
-    def found_sick(self, uuid: str, reason: str, now_s: float) -> None:
-        """A probe of somebody's failed there."""
-        known = self._patients.get(uuid)
-        if known is None:
-            due_s = now_s + FIRST_PAUSE_S
-            self._patients[uuid] = _Patient(reason=reason, since_s=now_s, sick=True, due_s=due_s)
-        elif not known.probing:
-            known.sick, known.reason = True, reason
+        if known is not None and sure:
+            known.anew = known.probing
 
     def due(self, now_s: float) -> list[str]:
         """Those to be probed now; each is named once, until `probed` says how it went."""
@@ -109,6 +103,9 @@ class Quarantine:
         if patient is None:
             return
         patient.probing = False
+        if patient.anew:
+            patient.anew, patient.due_s = False, now_s
+            return
         if problem == "" or (problem is None and (not patient.sick or now_s - patient.since_s >= FIRST_PAUSE_S)):
             del self._patients[uuid]
             return
@@ -117,9 +114,14 @@ class Quarantine:
         patient.due_s = now_s + patient.pause_s
         patient.pause_s = min(patient.pause_s * 2, LAST_PAUSE_S)
 
-    def forget_all_but(self, uuids: set[str]) -> None:
-        """Let go of devices that are not there any more."""
-        for uuid in [uuid for uuid in self._patients if uuid not in uuids]:
+    def absent(self, uuid: str, now_s: float, *, for_good: bool = False) -> None:
+        """It could not be probed: later; `for_good`: the machine has no such device, and it is let go of."""
+        patient = self._patients.get(uuid)
+        if patient is None:
+            return
+        patient.probing = patient.anew = False
+        patient.due_s = now_s + FIRST_PAUSE_S
+        if for_good:
             del self._patients[uuid]
 
     # ---------------------------------------------------------------- across agents
@@ -133,3 +135,16 @@ class Quarantine:
         sick = (note or {}).get("sick")
         for uuid, reason in sick.items() if isinstance(sick, dict) else ():
             self.suspect(str(uuid), str(reason), now_s, sure=True)
+
+
+def left_out(framework: Framework, devices: Iterable[Device]) -> list[str]:
+    """Devices on which a framework failed, though it works on others of their kind; not those that it never saw."""
+    kinds = {device.kind for device in devices if device.uuid in framework.devices} & set(framework.problems)
+    left = [device for device in devices if device.kind in kinds and device.uuid not in framework.devices]
+    return [device.uuid for device in left if not device.sick]
+
+
+def mended(before: Iterable[Device], now: Iterable[Device]) -> list[str]:
+    """Devices that were sick and are not any more."""
+    sick = {device.uuid for device in before if device.sick}
+    return [device.uuid for device in now if device.uuid in sick and not device.sick]

@@ -41,7 +41,7 @@ interface IFleetMessage {
   now: number;
   workers?: WireWorker[];
   /** How machines fare now, by their ids. */
-  samples?: Record<string, WireSample>;
+  samples?: Record<string, WireSample | null>;
   jobs?: WireJob[];
   sessions?: WireSession[];
   workers_gone?: string[];
@@ -225,13 +225,15 @@ function merged<T extends { id: string }>(
 /** The machines, those that were sampled with what that showed. */
 function sampled(
   workers: readonly IWorker[],
-  samples: Record<string, WireSample> | undefined,
+  samples: Record<string, WireSample | null> | undefined,
   at: number
 ): readonly IWorker[] {
   return samples
     ? workers.map(worker => {
         const sample = samples[worker.id];
-        return sample ? { ...worker, sample: toSample(sample), sampled_at: at } : worker;
+        return sample === undefined
+          ? worker
+          : { ...worker, sample: sample && toSample(sample), sampled_at: at };
       })
     : workers;
 }

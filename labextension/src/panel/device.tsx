@@ -2,11 +2,11 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import type { IDevice, IDeviceSample, IJob, IWorker } from '../api/types';
-import { deviceName, percent, size } from '../words';
+import { deviceName, part, percent, size, wholeSize } from '../words';
 import { Name } from './common';
 
 /** Of so many samples the course of a device's use is shown. */
-const COURSE = 12;
+const COURSE = 8;
 const STEPS = '▁▂▃▄▅▆▇█';
 
 /** An accelerator of a machine: what it does now, and for whom. */
@@ -47,17 +47,15 @@ function Figures(props: {
   const { device, worker, sample, trans } = props;
   const share = sample?.utilisation ?? null;
   const celsius = sample?.temperature_c ?? null;
-  const used = memory(device, sample);
+  const said = [
+    memory(device, sample),
+    celsius === null ? '' : `${Math.round(celsius)}°C`,
+    worker.connected ? whose(device, worker, props.jobs, trans) : ''
+  ];
   return (
-    <span className="gpulayer-Figures">
+    <span className="gpulayer-Device-figures">
       {share !== null && <Use share={share} at={worker.sampled_at ?? 0} trans={trans} />}
-      {[
-        used,
-        celsius === null ? '' : `${Math.round(celsius)}°C`,
-        worker.connected ? whose(device, worker, props.jobs, trans) : ''
-      ]
-        .filter(Boolean)
-        .join(' · ')}
+      <span>{said.filter(Boolean).join(' · ')}</span>
     </span>
   );
 }
@@ -91,13 +89,11 @@ function memory(device: IDevice, sample: IDeviceSample | undefined): string {
   if (device.vram_bytes === null) {
     return device.unified ? 'unified' : '';
   }
-  const whole = size(device.vram_bytes);
+  const whole = wholeSize(device.vram_bytes);
   if (!sample || sample.used_bytes === null) {
     return whole;
   }
-  const [used, unit] = size(sample.used_bytes).split(' ');
-  const [of, whole_unit] = whole.split(' ');
-  return unit === whole_unit ? `${used}/${of} ${unit}` : `${used} ${unit}/${whole}`;
+  return part(sample.used_bytes, device.vram_bytes);
 }
 
 function whose(

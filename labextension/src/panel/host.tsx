@@ -2,7 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import type { IFramework, IInventory, ISample } from '../api/types';
-import { percent, size } from '../words';
+import { part, percent, size } from '../words';
 
 /** The libraries that were looked for: on what each was seen to compute, or why it can't. */
 export function Frameworks(props: {
@@ -69,10 +69,7 @@ export function Host(props: {
     figures.push([trans.__('CPU'), percent(sample.cpu)]);
   }
   if (sample.ram_used_bytes !== null && inventory.ram_bytes) {
-    figures.push([
-      trans.__('RAM'),
-      `${size(sample.ram_used_bytes)} ${trans.__('of')} ${size(inventory.ram_bytes)}`
-    ]);
+    figures.push([trans.__('RAM'), part(sample.ram_used_bytes, inventory.ram_bytes)]);
   }
   if (sample.disk_free_bytes !== null) {
     figures.push([trans.__('disk'), `${size(sample.disk_free_bytes)} ${trans.__('free')}`]);

@@ -64,6 +64,18 @@ it('takes the fleet, then what changes, newest job first', () => {
   expect(ids(before.workers)).toEqual(['a', 'b']);
 });
 
+it('takes how machines fare by itself, and that it is not known any more', () => {
+  watch.look();
+  sockets.last.say(fleet({ workers: [worker('a'), worker('b')] }));
+  expect(watch.fleet.workers[0]?.sample).toBeNull();
+  sockets.last.say({ type: 'changes', now: 1002, samples: { a: { cpu: 0.5 }, gone: {} } });
+  const [a, b] = watch.fleet.workers;
+  expect(a).toMatchObject({ name: 'box-a', sampled_at: 1002, sample: { cpu: 0.5, devices: [] } });
+  expect(b?.sample).toBeNull();
+  sockets.last.say({ type: 'changes', now: 1003, samples: { a: null } });
+  expect(watch.fleet.workers[0]?.sample).toBeNull();
+});
+
 it('comes back by itself, ever more patiently, and takes the new fleet for the whole truth', () => {
   let lost = 0;
   watch.lost.connect(() => (lost += 1));

@@ -79,7 +79,7 @@ describe('machines', () => {
     draw({ fleet: { workers: [LAPTOP, BOX], jobs: [running] } });
     expect(words('[data-section="machines"]')).toContain('2 online');
     expect(words('[data-worker="box"]')).toContain('1 job · 1 of 2 slots free');
-    expect(words('[data-device="u1"]')).toBe('cuda:1 RTX 409024.0 GB · train.py');
+    expect(words('[data-device="u1"]')).toBe('cuda:1 RTX 409024 GB · train.py');
     expect(words('[data-device="u2"]')).toContain('free');
     expect(words('[data-worker="box"]')).toContain('NVML failed');
     expect(words('[data-worker="laptop"]')).toContain('(this machine)');
@@ -104,7 +104,7 @@ describe('machines', () => {
     });
     const device = words('[data-device="u1"]');
     expect(device).toContain('97%');
-    expect(device).toContain('18.2/24.0 GB · 71°C · free');
+    expect(device).toContain('18.2/24 GB · 71°C · free');
     expect(device).toContain('not of GPUlayer: python, pid 4121 by alice: 6.2 GB');
     expect(words('[data-device="u2"]')).not.toContain('%');
   });

@@ -116,17 +116,20 @@ class _Round:
         if line in self.fresh:
             return True
         wants = line.wants or waiting.wants_of(self.plane, line)
-        if wants is None or wants in self.unwanted:
+        if wants is None:
+            return False
+        kept = reserving.reserved_for(self.plane, line) if wants.big else {}
+        if wants in self.unwanted and not kept:
             return False
         if len(self.freed) > _MANY:
             return True
         for worker in self.freed.values():
             if self.room.could(wants, worker) or (wants.plain and self._may_wait(wants, worker)):
                 return True
-        if wants.big and self.plane.reservations:
-            kept = reserving.reserved_for(self.plane, line)
-            return any(self._has_kept(wants, self.freed[name]) for name in kept if name in self.freed)
-        self.unwanted.add(wants)
+            if worker.id in kept and self._has_kept(wants, worker):
+                return True
+        if not kept:
+            self.unwanted.add(wants)
         return False
 
     def _may_wait(self, wants: Wants[Worker], worker: Worker) -> bool:
@@ -165,6 +168,8 @@ class _Round:
             if pick is not None:
                 self._give(job, task, pick)
                 return True
+            if not wants.plain:  # whether a small command may wait for a slot depends on its line
+                self.unwanted.add(wants)
         return _reject_if_impossible(plane, line, wants, task, self.now, self.out)
 
     def _give(self, job: Job, task: Task, pick: Pick[Worker], nodes: tuple[str, ...] = ()) -> None:

@@ -7,6 +7,7 @@ machines, would wait for ever.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from gpulayer_server.core import waiting
@@ -68,9 +69,14 @@ def _aged(plane: Plane, now: float) -> list[tuple[Order, str, Wants[Worker]]]:
             continue
         if line.stuck is None or line.stuck[0] != task:
             line.stuck = (task, now)
-        elif now - line.stuck[1] >= plane.settings.reserve_after_s:
+        elif now - line.stuck[1] >= plane.settings.reserve_after_s and _enough(plane, wants):
             found.append((order, task, wants))
     return found
+
+
+def _enough(plane: Plane, wants: Wants[Worker]) -> bool:
+    """Whether as many are there as it takes: who waits for machines that are to come reserves none."""
+    return sum(1 for _ in islice(plane.room.able(wants), wants.nodes)) == wants.nodes
 
 
 def _reserve(plane: Plane, task: str, wants: Wants[Worker], now: float) -> None:
@@ -85,18 +91,18 @@ def _reserve(plane: Plane, task: str, wants: Wants[Worker], now: float) -> None:
     others = {worker for each in plane.reservations.values() if each is not before for worker in each.kept}
     able = [worker for worker in room.able(wants) if not worker.full and worker.id not in others]
     found = reserve.soonest(wants.requirements, able)
-    if before is not None:
+    if before is not None and before.kept:
         before.chosen_at = now
         left = sum(reserve.price(wants.requirements, each.worker).price for each in before.kept.values())
         if not found or sum(each.price for each in found) >= left:
             return  # never for one that is no better: what is waited for there comes nearer with each end
         drop(plane, task)
-    if found:
-        kept = {each.worker.id: each for each in found}
-        plane.reservations[task] = Reservation(task=task, wants=wants, kept=kept, chosen_at=now)
-        for each in found:
-            room.keep(each.worker, wants.requirements, each.uuids)
-        plane.look_for_room = True
+    # Where none can be had now, that is kept as well: it is looked for again when this one is old.
+    kept = {each.worker.id: each for each in found}
+    plane.reservations[task] = Reservation(task=task, wants=wants, kept=kept, chosen_at=now)
+    for each in found:
+        room.keep(each.worker, wants.requirements, each.uuids)
+    plane.look_for_room = True
 
 
 def _stands(plane: Plane, wants: Wants[Worker], worker: Worker) -> bool:

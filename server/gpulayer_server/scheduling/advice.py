@@ -29,6 +29,7 @@ _COST: Mapping[str, float] = {
 }
 _UNKNOWN = 100.0
 _MENDED = 5.0  # something that is there and broken: a sick device, a driver
+_UNSEEN = 45.0  # the same, where of devices that nobody could look at more is asked than that one is there
 _MUCH = 20.0  # from here on it is another machine that helps
 
 
@@ -62,10 +63,11 @@ def nearest(requirements: Requirements, workers: Sequence[Named], reasons: Seque
     too_few = next((reason for reason in of_fleet if reason.code == "nodes" and not reason.temporary), None)
     unable = {name: mine for name, mine in lasting.items() if any(each.code != "nodes" for each in mine)}
     if too_few is not None:
-        return _of_machines(too_few, unable) or too_few.remedy
+        return _of_machines(too_few, unable, picky=_picky(requirements)) or too_few.remedy
     if not unable:
         return next((reason.remedy for reason in of_fleet if reason.remedy), "")
-    steps = [(_cost(mine), name, _step(mine)) for name, mine in unable.items()]
+    picky = _picky(requirements)
+    steps = [(_cost(mine, picky=picky), name, _step(mine)) for name, mine in unable.items()]
     cost, _, remedy = min((each for each in steps if each[2]), default=(0.0, "", ""))
     kinds = {reason.code for mine in unable.values() for reason in mine}
     if kinds == {"device_kind"} and cost >= _MUCH:
@@ -91,12 +93,12 @@ def _lacking(reason: Reason) -> float:
     return float(wanted) - float(found) if isinstance(wanted, int | float) and isinstance(found, int | float) else 0.0
 
 
-def _of_machines(too_few: Reason, unable: Mapping[str, Sequence[Reason]]) -> str:
+def _of_machines(too_few: Reason, unable: Mapping[str, Sequence[Reason]], *, picky: bool) -> str:
     """What would let as many more machines take their part as are lacking; '' where that takes other machines."""
     lacking = int(_lacking(too_few))
     if lacking < 1:  # there are enough of them, too far apart
         return ""
-    easy = sorted((_cost(mine), name) for name, mine in unable.items())[:lacking]
+    easy = sorted((_cost(mine, picky=picky), name) for name, mine in unable.items())[:lacking]
     if len(easy) < lacking or any(cost >= _MUCH for cost, _ in easy):
         return ""
     return "; ".join(_step(unable[name]) for _, name in easy)
@@ -106,13 +108,22 @@ def _step(reasons: Sequence[Reason]) -> str:
     return "; ".join(dict.fromkeys(reason.remedy for reason in reasons if reason.remedy))
 
 
-def _cost(reasons: Sequence[Reason]) -> float:
-    return sum(_cost_of(reason) for reason in reasons if reason.code != "nodes")
+def _picky(requirements: Requirements) -> bool:
+    """Whether more is asked of devices than that there is one: of those that could not be looked at nobody knows it."""
+    asked = requirements
+    memory = asked.min_vram_bytes or asked.vram_share_bytes
+    return asked.device_count > 1 or bool(memory or asked.device_names or asked.min_capability or asked.min_driver)
 
 
-def _cost_of(reason: Reason) -> float:
+def _cost(reasons: Sequence[Reason], *, picky: bool) -> float:
+    return sum(_cost_of(reason, picky=picky) for reason in reasons if reason.code != "nodes")
+
+
+def _cost_of(reason: Reason, *, picky: bool) -> float:
     """What one constraint costs, and a little more the further what is there is from what is asked."""
-    cost = _MENDED if reason.remedy.startswith("mend ") else _COST.get(reason.code, _UNKNOWN)
+    cost = _COST.get(reason.code, _UNKNOWN)
+    if reason.remedy.startswith("mend "):
+        cost = _UNSEEN if picky and reason.code == "device_kind" else _MENDED
     wanted, found = reason.wanted, reason.found
     if isinstance(wanted, int | float) and isinstance(found, int | float) and wanted > 0:
         cost += min(1.0, max(0.0, 1 - found / wanted))

@@ -203,7 +203,7 @@ def _of_many(requirements: Requirements, able: Sequence[Candidate], ready: Seque
         what = "could take it" if lasting else ("has room now" if found == 1 else "have room now")
         text, lacking = f"needs {nodes} machines at once, {found} {what}", count(nodes - found, "more machine")
         remedy = f"add {lacking} that could take it, or ask for fewer nodes: {JOIN}" if lasting else ""
-    each = f"could take its part of {nodes} machines, and waits for {lacking}"
+    each = f"could take its part of {nodes} machines{'; lacking:' if lasting else ', and waits for'} {lacking}"
     line = Reason(worker="", code="nodes", text=text, temporary=not lasting, wanted=nodes, found=found, remedy=remedy)
     return [line] + [
         Reason(worker=worker.name, code="nodes", text=each, temporary=not lasting, wanted=nodes, found=found)

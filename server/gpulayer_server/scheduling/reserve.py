@@ -5,6 +5,7 @@ Nobody knows how long a job runs: what counts is how many have to end. A session
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -14,6 +15,7 @@ from gpulayer_server.scheduling import gang, match
 from gpulayer_server.scheduling.candidate import Candidate
 
 _SESSION = 1000  # jobs that count as much as one session
+_PRICED, _PRICED_EACH = 32, 8  # so many workers are looked at closely, and so many more for each machine that is needed
 
 
 class Held(Protocol):
@@ -107,6 +109,16 @@ def _cpu(claim: Held) -> float:
 
 def soonest(requirements: Requirements, able: Iterable[Each]) -> list[Kept[Each]]:
     """The workers that it gets soonest, as many as it takes; none where there are not enough."""
+    every, count = list(able), requirements.device_count
+
+    def at_least(worker: Each) -> tuple[int, bool]:
+        return (max(0, count - len(worker.devices_free)), worker.slots_free < 1)
+
+    near = heapq.nsmallest(_PRICED + _PRICED_EACH * requirements.nodes, every, key=at_least)
+    return _cheapest(requirements, near) or (_cheapest(requirements, every) if len(near) < len(every) else [])
+
+
+def _cheapest(requirements: Requirements, able: Sequence[Each]) -> list[Kept[Each]]:
     kept = sorted([price(requirements, worker) for worker in able], key=_by_price)
     if requirements.nodes == 1:
         return kept[:1]

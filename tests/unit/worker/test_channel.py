@@ -205,9 +205,7 @@ def test_while_nobody_answers_it_says_where_how_long_and_when_it_tries_again(
                 enough.set()
             return Endpoint(url="http://127.0.0.1:1", token="t", pid=0, version="")
 
-        channel = Channel(
-            endpoint, opened=lambda: None, received=lambda _: None, closed=lambda: None, tell=told.append
-        )
+        channel = Channel(endpoint, opened=lambda: None, received=lambda _: None, closed=lambda: None, tell=told.append)
         knocking = asyncio.ensure_future(channel.run())
         await asyncio.wait_for(enough.wait(), 30)
         knocking.cancel()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpulayer.protocol.types import Framework, Inventory, Outcome, Sample, State
 from gpulayer_worker import machine as machine_module
@@ -54,19 +55,28 @@ class Prober:
         self.verdicts: dict[str, str] = {}  # by UUID; '' works
         self.probed: list[str] = []
         self.anew: list[str] = []
+        self.seen: list[str] = [FIRST, SECOND]  # devices of which something is known
         self.tell: Callable[[Framework], None] = lambda _: None
+        self.tell_asked: Callable[[], None] = lambda: None
+        self.pending = {"torch"}
+        self.asked: Any = SimpleNamespace(python="3.12.1", problem="")
+        self.hold = asyncio.Event()  # until it is set no probe of a device ends
+        self.hold.set()
 
     def packages(self) -> Any:
-        return SimpleNamespace(python="3.12.1", problem="")
+        return self.asked
 
-    def names(self) -> tuple[str, ...]:
-        return ("torch",)
+    def probing(self, inventory: Inventory) -> tuple[str, ...]:
+        late = {device.uuid for device in inventory.devices} - set(self.seen)
+        return tuple(sorted(self.pending | ({"late"} if late else set())))
 
     def known(self, inventory: Inventory) -> tuple[Framework, ...]:
         return (Framework(name="mlx", version="0.30"),)
 
-    async def watch(self, inventory: Callable[[], Inventory], tell: Callable[[Framework], None]) -> None:
-        self.tell = tell
+    async def watch(
+        self, inventory: Callable[[], Inventory], tell: Callable[[Framework], None], asked: Callable[[], None]
+    ) -> None:
+        self.tell, self.tell_asked = tell, asked
         await asyncio.Event().wait()
 
     def again(self, uuid: str) -> None:
@@ -74,6 +84,7 @@ class Prober:
 
     async def probe_device(self, uuid: str) -> str:
         self.probed.append(uuid)
+        await self.hold.wait()
         return self.verdicts.get(uuid, "")
 
 
@@ -327,6 +338,89 @@ def test_the_next_agent_goes_on_with_what_was_sick(tmp_path: Path) -> None:
         run(tmp_path, fakenvml.t4(), test)
 
 
+def test_an_agent_that_ends_while_a_device_is_probed_leaves_it_sick(tmp_path: Path) -> None:
+    async def ends(bench: Bench) -> None:
+        bench.prober.hold.clear()
+        bench.machine.ended(bench.machine.inventory.devices, FAILED)
+        bench.machine._quarantine._patients[FIRST].since_s -= 3600.0
+        bench.machine.tick(connected=False)
+        await asyncio.sleep(0)
+        assert bench.prober.probed == [FIRST]
+
+    async def comes(bench: Bench) -> None:
+        assert list(bench.sick) == [FIRST]
+
+    for test in (ends, comes):
+        run(tmp_path, fakenvml.t4(), test)
+
+
+def test_a_sick_device_that_nvml_tells_late_is_sick_until_it_was_probed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_JOIN_WAITS_S", 0.01)
+
+    async def falls(bench: Bench) -> None:
+        bench.machine.ended(bench.machine.inventory.devices, FAILED)
+
+    async def comes_late(bench: Bench) -> None:
+        bench.guard.open.clear()
+        await bench.start()
+        for _ in range(3):
+            for patient in bench.machine._quarantine._patients.values():
+                patient.since_s, patient.due_s = -3600.0, 0.0
+            bench.machine.tick(connected=False)
+            await asyncio.sleep(0)
+        bench.guard.open.set()
+        await bench.until(lambda: bench.told and bench.told[-1].devices)
+        assert (list(bench.sick), bench.prober.probed) == ([FIRST], [])
+
+    run(tmp_path, fakenvml.t4(), falls)
+    run(tmp_path, fakenvml.t4(), comes_late, started=False)
+
+
+def test_a_sick_device_that_the_machine_does_not_have_any_more_is_forgotten(tmp_path: Path) -> None:
+    async def falls(bench: Bench) -> None:
+        bench.machine.ended(bench.machine.inventory.devices, FAILED)
+
+    async def without(bench: Bench) -> None:
+        await bench.machine.settled()
+        await bench.ticked()
+        assert bench.machine._quarantine.note() == {"sick": {}}
+
+    run(tmp_path, fakenvml.t4(), falls)
+    run(tmp_path, fakenvml.machine(card(1)), without)
+
+
+def test_a_full_disk_keeps_no_device_from_falling_sick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def test(bench: Bench) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Layout, "note", full)
+            bench.machine.ended(bench.machine.inventory.devices, FAILED)
+        assert list(bench.sick) == [FIRST]
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
+def test_a_probe_that_could_not_be_made_says_nothing_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(self: Prober, uuid: str) -> str:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Prober, "probe_device", fails)
+
+    async def test(bench: Bench) -> None:
+        bench.machine.ended(bench.machine.inventory.devices, FAILED)
+        bench.machine._quarantine._patients[FIRST].since_s -= 3600.0
+        await bench.ticked()
+        assert list(bench.sick) == [FIRST]
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
 # ---------------------------------------------------------------- probes
 
 
@@ -334,6 +428,7 @@ def test_each_probe_that_comes_through_is_told(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         await asyncio.sleep(0)
         torch = Framework(name="torch", version="2.9", works=("cpu", "cuda"), devices=(FIRST,))
+        bench.prober.pending.clear()
         bench.prober.tell(torch)
         assert bench.told[-1].probing == ()
         assert torch in bench.told[-1].frameworks
@@ -347,12 +442,69 @@ def test_a_device_on_which_a_framework_fails_alone_is_looked_at(tmp_path: Path) 
     async def test(bench: Bench) -> None:
         await asyncio.sleep(0)
         bench.prober.verdicts[SECOND] = "CUDA error: unknown error"
-        bench.prober.tell(Framework(name="torch", version="2.9", works=("cuda",), devices=(FIRST,)))
+        torch = Framework(name="torch", version="2.9", works=("cuda",), devices=(FIRST,))
+        bench.prober.tell(torch)  # of the other one it says nothing: that came after it was probed
+        await bench.ticked()
+        assert bench.prober.probed == []
+        bench.prober.tell(replace(torch, problems={"cuda": "cuda:1: unknown error"}))
         assert bench.sick == {}
         await bench.ticked()
         assert bench.sick == {SECOND: "CUDA error: unknown error"}
 
     run(tmp_path, fakenvml.machine(card(0), card(1)), test)
+
+
+def test_what_was_probed_before_a_device_came_is_probed_on_it_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a job that wants torch on CUDA were rejected for good: until then torch works on the CPU only."""
+    monkeypatch.setattr(machine_module, "_JOIN_WAITS_S", 0.01)
+
+    async def test(bench: Bench) -> None:
+        bench.prober.pending.clear()
+        bench.prober.seen.clear()
+        bench.guard.open.clear()
+        await bench.start()
+        assert bench.machine.inventory.probing == ()
+        bench.guard.open.set()
+        await bench.until(lambda: bench.told)
+        assert [(len(told.devices), told.probing) for told in bench.told] == [(1, ("late",))]
+        assert bench.prober.anew == []  # what an agent before us found there may still hold
+        bench.prober.seen.append(FIRST)
+        bench.prober.tell(Framework(name="torch", version="2.9", works=("cpu", "cuda"), devices=(FIRST,)))
+        assert bench.told[-1].probing == ()
+
+    run(tmp_path, fakenvml.t4(), test, started=False)
+
+
+def test_a_device_that_is_back_is_computed_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "_HEALTH_EVERY", 1)
+
+    async def test(bench: Bench) -> None:
+        both = bench.guard.fake.of
+        bench.guard.fake.of = fakenvml.t4()
+        await bench.ticked()
+        await bench.until(lambda: SECOND in bench.sick)
+        assert bench.prober.anew == []
+        bench.guard.fake.of = both
+        await bench.ticked()
+        await bench.until(lambda: not bench.sick)
+        assert bench.prober.anew == [SECOND]
+
+    run(tmp_path, fakenvml.machine(card(0), card(1)), test)
+
+
+def test_an_interpreter_that_fails_and_is_back_is_told(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await asyncio.sleep(0)
+        bench.prober.asked = SimpleNamespace(python="", problem="the interpreter for jobs, /x, does not say")
+        bench.prober.tell_asked()
+        assert bench.told[-1].problems == ("the interpreter for jobs, /x, does not say",)
+        bench.prober.asked = SimpleNamespace(python="3.13.0", problem="")
+        bench.prober.tell_asked()
+        assert (bench.told[-1].python, bench.told[-1].problems) == ("3.13.0", ())
+
+    run(tmp_path, fakenvml.t4(), test)
 
 
 # ---------------------------------------------------------------- samples

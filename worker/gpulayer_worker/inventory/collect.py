@@ -89,18 +89,24 @@ async def _smi_topology() -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
-    child = await asyncio.create_subprocess_exec(
-        program,
-        "topo",
-        "-m",
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+    try:
+        child = await asyncio.create_subprocess_exec(
+            program,
+            "topo",
+            "-m",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError as error:
+        log.warning("%s can't be started, so that links stay unknown: %s", program, error)
+        return ""
     try:
         said, _ = await asyncio.wait_for(child.communicate(), _TOPO_DEADLINE_S)
     except asyncio.TimeoutError:
         log.warning("nvidia-smi topo -m did not answer within %g s: links stay unknown", _TOPO_DEADLINE_S)
-        child.kill()
         return ""
+    finally:
+        if child.returncode is None:  # also where the agent ends meanwhile
+            child.kill()
     return said.decode(errors="replace")

@@ -29,16 +29,26 @@ class Prober(Protocol):
         """What the interpreter has. Blocks for tens of milliseconds."""
         ...
 
-    def names(self) -> tuple[str, ...]:
-        """Frameworks whose probes are not through: `Inventory.probing`. Blocks as `packages` does."""
+    @property
+    def asked(self) -> Asked | None:
+        """What it said when it was asked last. Never blocks."""
+        ...
+
+    def probing(self, inventory: Inventory) -> tuple[str, ...]:
+        """Frameworks of which more is told soon: `Inventory.probing`. Never blocks; `packages` was asked before."""
         ...
 
     def known(self, inventory: Inventory) -> tuple[Framework, ...]:
         """What a start before us found and still holds: `Inventory.frameworks` at first. Blocks as `packages` does."""
         ...
 
-    async def watch(self, inventory: Callable[[], Inventory], tell: Callable[[Framework], None]) -> None:
-        """Probe for ever; `tell` hears of each framework whose probe is through, or of which something else holds."""
+    async def watch(
+        self, inventory: Callable[[], Inventory], tell: Callable[[Framework], None], asked: Callable[[], None]
+    ) -> None:
+        """Probe for ever; `tell` hears of each framework whose probe is through, or of which something else holds.
+
+        `asked` is called when the interpreter is another one, or fails, or is back.
+        """
         ...
 
     def again(self, uuid: str) -> None:

@@ -94,11 +94,13 @@ class Results(Struct, frozen=True, kw_only=True):
         return not self.general and any(each not in self.outcomes and each not in self.before for each in targets)
 
     def without(self, target: str) -> Results:
-        """As if a target had never been probed."""
+        """A target is to be probed anew; that it worked holds until then: a job may keep it busy for days."""
+        past = self.outcomes.get(target)
+        good = {target: past} if past is not None and not past.why else {}
         return structs.replace(
             self,
             outcomes={name: each for name, each in self.outcomes.items() if name not in (target, GENERAL)},
-            before={name: each for name, each in self.before.items() if name != target},
+            before={name: each for name, each in self.before.items() if name != target or not each.why} | good,
         )
 
 

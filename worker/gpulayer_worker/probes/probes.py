@@ -70,6 +70,11 @@ class Probes:
             cache.save(self._data, self._known)
         return packages
 
+    @property
+    def asked(self) -> Packages | None:
+        """What the interpreter said when it was asked last; None: it was not yet. Never blocks."""
+        return self._known.packages
+
     def names(self) -> tuple[str, ...]:
         """The frameworks that are installed and of which nothing was told or known yet. Blocks as `packages` does."""
         return tuple(name for name in self.packages().names if name not in self._told)
@@ -130,12 +135,20 @@ class Probes:
                 self._told[ask.name] = framework
                 tell(framework)
 
-    async def watch(self, inventory: Callable[[], Inventory], tell: Tell) -> None:
-        """`run` for ever: when something was installed, when what failed is to be tried again, after `again`."""
+    async def watch(
+        self, inventory: Callable[[], Inventory], tell: Tell, asked: Callable[[], None] = lambda: None
+    ) -> None:
+        """`run` for ever: when something was installed, when what failed is to be tried again, after `again`.
+
+        `asked` is called when the interpreter has another version, or fails, or is back.
+        """
         while True:
             self._wake.clear()
+            before = _interpreter(self.asked)
             await self.run(inventory(), tell)
             self._inventory = inventory
+            if _interpreter(self.asked) != before:
+                asked()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), _LOOK_S)
 
@@ -235,6 +248,10 @@ def _due(ask: Ask, results: Results, busy: Collection[str]) -> list[str]:
 def _told(ask: Ask, results: Results) -> Framework:
     devices = [device for device in ask.inventory.devices if not device.sick]
     return told(ask.name, ask.packages.version(ask.name), results, devices)
+
+
+def _interpreter(packages: Packages | None) -> tuple[str, str]:
+    return (packages.python, packages.problem) if packages is not None else ("", "")
 
 
 def _kinds(ask: Ask) -> dict[str, str]:
