@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulayer.placement import FRAMEWORKS
 from gpulayer.protocol.types import Device, DeviceSample, Framework, Holder, Inventory, Sample, WorkerView
 from gpulayer.tables import Column, Row, flowing, table, wrapped
 from gpulayer.words import ago, device_name, of_size, percent, roughly, size, whole_size
@@ -120,9 +119,7 @@ def frameworks_line(inventory: Inventory) -> str:
     """'torch 2.13.0 cuda ✓ · jax 0.5.3 – CPU only · mlx, cupy – not installed'; '' where nothing was looked for."""
     kinds = {device.kind for device in inventory.devices}
     there = [_framework(each, kinds) for each in inventory.frameworks if each.version]
-    known = {each.name for each in inventory.frameworks if each.version}.union(inventory.probing)
-    looked = bool(inventory.python)  # else the interpreter for jobs did not say what it has
-    lacking = [name for name in FRAMEWORKS if name not in known] if looked else []
+    lacking = [each.name for each in inventory.frameworks if not each.version]
     parts = [*there, *([f"{', '.join(lacking)} – not installed"] if lacking else [])]
     if inventory.probing:
         parts.append(f"{', '.join(inventory.probing)} … being tried out")

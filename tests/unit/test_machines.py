@@ -84,7 +84,19 @@ def test_a_device_that_is_sick_or_held_by_others() -> None:
     lines = machine_lines([machine(has=has, sample=Sample(devices=(taken,)))], NOW)
     assert lines[1].endswith("in use")
     assert lines[2].endswith("python pid 4121 by alice, 6.2 GB")
-    assert lines[3].endswith("sick: Xid 79: fallen off the bus")
+    assert lines[3].endswith("  sick")
+    assert lines[4] == "        ! cuda:2 T4 takes no work: Xid 79: fallen off the bus"
+
+
+def test_those_who_share_a_device_stand_below_each_other() -> None:
+    holders = [
+        Holder(job=f"j{n}", name=f"part-{n}", owner="ana", devices=("u0",), vram_bytes=6_000_000_000, since=NOW - 60)
+        for n in range(2)
+    ]
+    has = inventory(devices=GPUS[:1])
+    lines = machine_lines([machine(has=has, sample=SAMPLE, holders=tuple(holders))], NOW, 80)
+    assert lines[1] == "    cuda:0 RTX 4090  97%  18.2 of 24 GB  71 °C  part-0 by ana, 6 GB of it, 1 min"
+    assert lines[2] == "                                                part-1 by ana, 6 GB of it, 1 min"
 
 
 def test_unified_memory_is_the_machines() -> None:

@@ -150,6 +150,11 @@ def test_jobs_in_every_state() -> None:
     ]
 
 
+def test_a_job_on_several_machines_names_the_first() -> None:
+    line = job_table([job(State.RUNNING, worker="box", requirements=Requirements(nodes=3))], NOW)[1]
+    assert "  box and 2 more  " in line
+
+
 def test_a_job_that_twenty_machines_keep_waiting_names_three() -> None:
     reasons = tuple(Reason(worker=f"box-{n}", code="slots", text="all busy", temporary=True) for n in range(20))
     lines = job_table([job(State.QUEUED, worker=None, reasons=reasons)], NOW)

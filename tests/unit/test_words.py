@@ -157,6 +157,7 @@ def test_places(place: int, text: str) -> None:
         ),
         (job(State.RUNNING, cancelling=True), "□ cancelling on box · job k3f9"),
         (job(State.QUEUED, worker=None, cancelling=True), "□ cancelling · job k3f9"),
+        (job(State.RUNNING, cancelling=True, tasks={"running": 3}), "□ cancelling · job k3f9"),
         (
             job(State.UNREACHABLE),
             "◌ out of reach: box does not answer, the job may go on there · job k3f9",

@@ -16,15 +16,12 @@ from gpulayer._version import __version__
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import (
-    Ahead,
     Assign,
-    Finished,
     Heartbeat,
     Hello,
     Output,
     ServerMessage,
     Welcome,
-    WorkerMessage,
 )
 from gpulayer.protocol.types import PROTOCOL_VERSION, Device, Outcome, State
 from gpulayer.source.blobs import Blobs
@@ -32,12 +29,14 @@ from gpulayer_worker import link
 from gpulayer_worker.attemptlog import AttemptLog
 from gpulayer_worker.channel import Channel
 from gpulayer_worker.comms import pass_on
+from gpulayer_worker.devicesheld import DevicesHeld
 from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.kernels import Kernel, Kernels
 from gpulayer_worker.layout import Layout
 from gpulayer_worker.machine import Machine
 from gpulayer_worker.opensessions import OpenSessions
 from gpulayer_worker.options import Options
+from gpulayer_worker.outbox import Outbox
 from gpulayer_worker.probes import Probes
 from gpulayer_worker.reports import Reports
 from gpulayer_worker.rooms import Rooms
@@ -62,15 +61,6 @@ def boottime() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _ordered(messages: list[WorkerMessage]) -> set[str]:
-    """Of what in these the order matters: attempts of which bytes or the end are told, and '' for the room ahead."""
-    return {
-        message.attempt if isinstance(message, (Output, Finished)) else ""
-        for message in messages
-        if isinstance(message, (Output, Finished, Ahead))
-    }
-
-
 class Agent:
     """Carries out what the link decides. All of it runs on one loop; what blocks runs in threads."""
 
@@ -83,35 +73,28 @@ class Agent:
         self._runs: dict[str, Run] = {}
         self.portable = options.portable
         self.rooms = Rooms(self.layout)
+        self._outbox = Outbox(lambda messages: self._channel.send(messages))
         self._reports = Reports(
             self._take_reports,
-            self._send_reports,
+            self._outbox.send_kept,
             more=lambda: any(run.running for run in self._runs.values()),
             ahead=lambda: self._link.work_waits,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._outgoing: list[WorkerMessage] = []
-        self._untold: list[WorkerMessage] = []  # of what was reported
         self._log = AttemptLog(self.layout, lambda: self._link.held, lambda name: name in self._runs)
         self._open = OpenSessions(self, lambda: list(self._runs.values()), self._spawn)
         self.sessions, self.ended_sessions = self._open.kernels, self._open.ended
+        self._devices_held = DevicesHeld(lambda: getattr(self, "_link", None))
         self.machine = Machine(
             options,
             self.layout,
             os.environ,
             changed=lambda inventory: self.emit(link.MachineChanged(inventory=inventory)),
             measured=lambda sample: self.emit(link.Measured(sample=sample)),
-            held=self._held_devices,
-            prober=Probes(options.python, options.data, busy=self._held_devices),
+            held=self._devices_held.uuids,
+            prober=Probes(options.python, options.data, busy=self._devices_held.uuids),
         )
-        self._devices_of: dict[str, tuple[Device, ...]] = {}  # by session
         self._done: asyncio.Future[int]
-
-    def _held_devices(self) -> set[str]:
-        """UUIDs of the devices with attempts on them, or sessions."""
-        held = {device for each in self._link.held.values() if not each.gone for device in each.assign.devices}
-        kept = {device for name in self._link.sessions for device in self._devices_of.get(name, ())}
-        return {device.uuid for device in held | kept}
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -234,7 +217,7 @@ class Agent:
     # ---------------------------------------------------------------- events of the channel
 
     def _opened(self) -> None:
-        self._untold = []  # the hello, and what follows it, says all of that
+        self._outbox.forget()  # the hello, and what follows it, says all of that
         self.emit(link.Connected())
 
     def _disconnected(self) -> None:
@@ -271,7 +254,7 @@ class Agent:
     def emit(self, *events: link.Event) -> None:
         """Let the link handle events; what is written down is written once for all, what is sent goes in one frame."""
         self._take(events)
-        self._send_outgoing()
+        self._outbox.send()
 
     def _take(self, events: Sequence[link.Event]) -> None:
         now = boottime()
@@ -285,18 +268,6 @@ class Agent:
         for effect in effects:
             self._carry_out(effect)
 
-    def _send_reports(self) -> None:
-        if self._untold:
-            self._channel.send(self._untold)
-            self._untold = []
-
-    def _send_outgoing(self) -> None:
-        if self._outgoing:
-            if self._untold and not _ordered(self._outgoing).isdisjoint(_ordered(self._untold)):
-                self._send_reports()  # what waits of the same stream comes first
-            self._channel.send(self._outgoing)
-            self._outgoing = []
-
     def report(self, event: link.Began | link.Ended | link.Gone) -> None:
         """As `emit`, but what is said of it goes together with what other attempts report soon."""
         self._reports.add(event)
@@ -309,8 +280,7 @@ class Agent:
             log.exception("what %d attempts reported can't be taken up", len(events))
             self.stop(1)  # no task of ours would end of it, and what they reported would be lost
             return
-        self._untold += self._outgoing
-        self._outgoing = []
+        self._outbox.keep()
         reach("agent.end-told")
         for event in events:
             if isinstance(event, (link.Ended, link.Gone)):
@@ -321,7 +291,7 @@ class Agent:
     def _carry_out(self, effect: link.Effect) -> None:
         match effect:
             case link.Send(message=message):
-                self._outgoing.append(message)
+                self._outbox.put(message)
             case link.SendOutput():
                 self._send_output(effect)
             case link.Persist():
@@ -368,7 +338,7 @@ class Agent:
                 raise TypeError(f"no rule for {effect!r}")
 
     def _say_hello(self, effect: link.SayHello) -> None:
-        self._outgoing.append(
+        self._outbox.put(
             Hello(
                 protocol=PROTOCOL_VERSION,
                 worker_id=self.layout.worker_id(),
@@ -387,7 +357,7 @@ class Agent:
     def _send_output(self, effect: link.SendOutput) -> None:
         reach("agent.first-byte" if effect.offset == 0 else "agent.mid-output")
         data = self._run_of(effect.attempt).read(effect.offset, effect.size)
-        self._outgoing.append(Output(attempt=effect.attempt, offset=effect.offset, data=data))
+        self._outbox.put(Output(attempt=effect.attempt, offset=effect.offset, data=data))
 
     def _trim(self, name: str, offset: int) -> None:
         held = self._link.held.get(name)
@@ -416,9 +386,7 @@ class Agent:
         if refusal is not None:
             self.failed(assign.attempt, refusal)
             return
-        if assign.session is not None:
-            known = {name: devices for name, devices in self._devices_of.items() if name in self._link.sessions}
-            self._devices_of = {**known, assign.session: assign.devices}
+        self._devices_held.assigned(assign)
         if assign.session is not None and assign.session not in self.ended_sessions:
             self.emit(link.SessionOpened(session=assign.session))
         self._start(assign, resumed=False)

@@ -102,9 +102,9 @@ class Quarantine:
         patient = self._patients.get(uuid)
         if patient is None:
             return
-        patient.probing = False
-        if patient.anew:
-            patient.anew, patient.due_s = False, now_s
+        anew, patient.probing, patient.anew = patient.anew, False, False
+        if anew and not problem:
+            patient.due_s = now_s + FIRST_PAUSE_S  # not at once: the probe may have brought it about
             return
         if problem == "" or (problem is None and (not patient.sick or now_s - patient.since_s >= FIRST_PAUSE_S)):
             del self._patients[uuid]

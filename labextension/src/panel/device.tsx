@@ -53,10 +53,10 @@ function Figures(props: {
     worker.connected ? whose(device, worker, props.jobs, trans) : ''
   ];
   return (
-    <span className="gpulayer-Device-figures">
+    <>
       {share !== null && <Use share={share} at={worker.sampled_at ?? 0} trans={trans} />}
-      <span>{said.filter(Boolean).join(' · ')}</span>
-    </span>
+      <span className="gpulayer-Device-said">{said.filter(Boolean).join(' · ')}</span>
+    </>
   );
 }
 

@@ -81,13 +81,13 @@ class Worker:
     def take(self, holder: str, claim: Claim) -> None:
         """Let an attempt or a session hold something until `free`."""
         self.claims[holder] = claim
-        if not claim.plain:
+        if claim.devices or claim.ram_bytes or claim.cpu_cores:
             self._count_anew()
 
     def free(self, holder: str) -> Claim | None:
         """What it held, which is free now; None where it held nothing."""
         claim = self.claims.pop(holder, None)
-        if claim is not None and not claim.plain:
+        if claim is not None and (claim.devices or claim.ram_bytes or claim.cpu_cores):
             self._count_anew()
         return claim
 
@@ -99,12 +99,14 @@ class Worker:
     @property
     def slots_free(self) -> int:
         """Slots that no attempt and no session holds."""
-        return max(0, self.slots - len(self.claims))
+        left = self.slots - len(self.claims)
+        return left if left > 0 else 0
 
     @property
     def room_ahead(self) -> int:
         """How many more small commands may be assigned, though no slot is free for them yet."""
-        return self.ahead - max(0, len(self.claims) - self.slots)
+        more = len(self.claims) - self.slots
+        return self.ahead - more if more > 0 else self.ahead
 
     @property
     def reachable(self) -> bool:

@@ -81,11 +81,10 @@ class _Round:
         turns = Turns(self.queue, self.plane.usage.weight, self._wanted, self._demands())
         while self._anything() and (line := turns.next()) is not None:
             bound = turns.bound()
-            while (task_id := self.queue.head(line)) is not None:
-                order = self.queue.order(line)
-                if order is None or order > bound:
+            while (first := self.queue.first(line)) is not None:
+                if first[0] > bound:
                     break
-                if not self._place(line, self.plane.tasks[task_id]):
+                if not self._place(line, self.plane.tasks[first[1]]):
                     self.fresh.pop(line, None)
                     break
                 if self.room.willing and self.queue.classes() > 1 and _no_more_kept(self.plane):
@@ -157,7 +156,7 @@ class _Round:
         if session is not None:
             return _into_session(plane, job, task, session, self.now, self.out)
         wants = line.wants if line.wants is not None else self.room.wants(job.spec.requirements)
-        if waiting.over_limit(plane, line.owner, wants):
+        if plane.limits and waiting.over_limit(plane, line.owner, wants):
             plane.limited.setdefault(line.owner, {})[line] = None
         elif wants.nodes > 1:
             if self._place_all(line, job, wants):
@@ -174,7 +173,7 @@ class _Round:
 
     def _give(self, job: Job, task: Task, pick: Pick[Worker], nodes: tuple[str, ...] = ()) -> None:
         plane = self.plane
-        if job.session_key is not None:
+        if job.spec.command is None and job.session_key is not None:
             session = _open_session(plane, job, pick, self.now, self.out)
             _assign(plane, job, task, pick.worker, session.devices, session, self.now, self.out)
         else:
@@ -193,7 +192,7 @@ class _Round:
         if not wants.plain or job.spec.command is None:
             return None
         willing = self.room.willing if everywhere else self.freed
-        soonest = self._soonest(line, wants, list(willing.values()))
+        soonest = self._soonest(line, wants, willing.values())
         return Pick(worker=soonest) if soonest is not None else None
 
     def _place_all(self, line: Line, job: Job, wants: Wants[Worker]) -> bool:
@@ -219,9 +218,13 @@ class _Round:
 
     def _soonest(self, line: Line, wants: Wants[Worker], willing: Iterable[Worker]) -> Worker | None:
         """The worker that ends small commands so soon that one more may wait there."""
-        able = [worker for worker in willing if self._may_wait(wants, worker)]
-        able.sort(key=lambda worker: (-worker.room_ahead, worker.name))
-        return next((worker for worker in able if not self._is_kept(line, worker)), None)
+        best: Worker | None = None
+        most = (0, "")
+        for worker in willing:
+            rank = (worker.room_ahead, worker.name)
+            if rank > most and self._may_wait(wants, worker) and not self._is_kept(line, worker):
+                best, most = worker, rank
+        return best
 
     def _is_kept(self, line: Line, worker: Worker) -> bool:
         """Whether the next slot there is for somebody who stands before this line and waits for nothing but a slot."""

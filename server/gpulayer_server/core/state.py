@@ -56,11 +56,12 @@ class Attempt:
 
     def claim(self, job: Job | None) -> Claim:
         """What it holds of its worker; without its job, only what its record tells."""
-        name = self.task.rpartition("/")[0]
         if job is None:
-            return Claim(devices=self.devices, job=name, since=self.assigned_at)
+            return Claim(devices=self.devices, job=self.task.rpartition("/")[0], since=self.assigned_at)
         spec = job.spec
-        return claim(spec.requirements, self.devices, owner=job.owner, job=name, name=spec.name, since=self.assigned_at)
+        return claim(
+            spec.requirements, self.devices, owner=job.owner, job=job.id, name=spec.name, since=self.assigned_at
+        )
 
 
 @dataclass(kw_only=True, slots=True)

@@ -84,7 +84,8 @@ def free(plane: Plane, worker: Worker, holder: str) -> None:
     plane.usage.remove(claim)
     plane.room.touched(worker)
     plane.look_for_room = True
-    _look_again(plane, claim.owner)
+    if plane.limited:
+        _look_again(plane, claim.owner)
 
 
 def _look_again(plane: Plane, owner: str) -> None:

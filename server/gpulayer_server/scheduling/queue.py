@@ -210,6 +210,11 @@ class Queue(Generic[Key]):
         """Whether anybody waits in a class."""
         return key in self._classes
 
+    def first(self, key: Key) -> tuple[Order, str] | None:
+        """Where the next task of a class stands, and which it is; or None."""
+        waiting = self._classes.get(key)
+        return waiting.places[waiting.head] if waiting is not None else None
+
     def head(self, key: Key) -> str | None:
         """The task of a class that is next, or None."""
         waiting = self._classes.get(key)

@@ -179,10 +179,10 @@ class Room(Generic[Each]):
 
     def could(self, wants: Wants[Each], worker: Each) -> bool:
         """Whether a worker has room for it, beside what is reserved there."""
-        if not worker.reachable:
-            return False
         seen = self._beside.get(worker.id) or worker if self._beside else worker
-        if seen.slots_free < 1 or worker.full or (wants.whole and len(seen.devices_free) < wants.count):
+        if seen.slots_free < 1 or not worker.reachable or worker.full:
+            return False
+        if wants.whole and len(seen.devices_free) < wants.count:
             return False
         if wants.ram_bytes > seen.ram_left_bytes or (wants.cpu_cores and wants.cpu_cores - _SLACK > seen.cpu_left):
             return False
@@ -193,7 +193,7 @@ class Room(Generic[Each]):
     def best_of(self, wants: Wants[Each], workers: Iterable[Each]) -> Pick[Each] | None:
         """Where it goes best of these few."""
         found = [worker for worker in workers if self.could(wants, worker)]
-        return self._best(wants, found)
+        return self._best(wants, found) if found else None
 
     def best(self, wants: Wants[Each]) -> Pick[Each] | None:
         """Where it goes best of all."""

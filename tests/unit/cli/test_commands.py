@@ -78,6 +78,13 @@ def test_the_end_of_a_job_is_said_and_told_as_json(gpulayer: Gpulayer, client: A
     assert json.loads(gpulayer("submit", "--json", "-d", "--", "true").out)["id"] == "k3f9"
 
 
+def test_where_the_output_of_tasks_side_by_side_is(gpulayer: Gpulayer, client: Any) -> None:
+    client.views["k3f9"] = JobView(id="k3f9", state=State.SUCCEEDED, tasks={"succeeded": 2}, attempt=None)
+    said = gpulayer("submit", "--nodes", "2", "--", "true")
+    assert (said.code, said.out) == (0, "")
+    assert said.err.splitlines() == ["✓ 2 of 2 done · job k3f9", "  output: gpulayer job logs k3f9 --index N"]
+
+
 def test_a_list_is_asked_for_page_by_page(gpulayer: Gpulayer, client: Any) -> None:
     client.answers["GET /v1/jobs"] = [client.views["k3f9"]]
     said = gpulayer("job", "list", "--state", "done", "--label", "k=v", "--name", "x", "-n", "5")

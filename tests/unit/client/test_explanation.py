@@ -47,7 +47,7 @@ def plane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
     """This user's control plane, which rejects everything."""
     with answering(lambda asked: Answer(body=msgspec.json.encode(REJECTED))) as plane:
         here = Endpoint(url=plane.url, token="secret", pid=1, version="0")
-        monkeypatch.setattr("gpulayer.client.client.find_or_start", lambda data: here)
+        monkeypatch.setattr("gpulayer.client.finding.find_or_start", lambda data: here)
         yield plane
 
 
@@ -78,6 +78,9 @@ def test_awaited(plane: Answering) -> None:
 def test_what_can_not_be_asked_is_said_before_anybody_is_asked(plane: Answering) -> None:
     with pytest.raises(CommandRefused, match=r"^min_vram: 'lots' is no size; write it like 40GB$"):
         gl.explain(accelerator="cuda", min_vram="lots")
-    with pytest.raises(TypeError, match="acelerator"):
+    slip = r"^explain\(\) got an unexpected keyword argument 'acelerator'; did you mean accelerator\?$"
+    with pytest.raises(TypeError, match=slip):
         gl.explain(acelerator="cuda")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^submit\(\) got an unexpected keyword argument 'sauce'$"):
+        gl.Client().submit("true", sauce=".")  # type: ignore[call-arg]
     assert plane.asked == []

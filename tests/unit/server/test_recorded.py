@@ -44,6 +44,11 @@ def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
         read(file)
 
 
+def test_a_folder_that_has_none(tmp_path: Path) -> None:
+    with pytest.raises(NotAFleet, match=r"records no machines \(no \*\.json in it\); write one with: gpulayer"):
+        read(tmp_path)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotAFleet, match="cannot be read: No such file or directory"):
         read(tmp_path / "none.json")

@@ -120,6 +120,30 @@ def test_a_suspicion_that_grows_during_a_probe_that_fails_is_kept() -> None:
     assert quarantine.reasons() == {"a": "no answer"}
 
 
+def test_what_is_heard_while_a_probe_passes_has_it_probed_once_more() -> None:
+    quarantine = Quarantine()
+    quarantine.suspect("a", "unknown error", 0.0, sure=False)
+    quarantine.due(0.0)
+    quarantine.suspect("a", "Xid 94", 0.5, sure=True)
+    quarantine.probed("a", "", 1.0)
+    assert quarantine.reasons() == {"a": "Xid 94"}
+    assert quarantine.due(FIRST_PAUSE_S) == []
+    assert quarantine.due(FIRST_PAUSE_S + 1.0) == ["a"]
+    quarantine.probed("a", "", FIRST_PAUSE_S + 2.0)
+    assert quarantine.reasons() == {}
+
+
+def test_one_that_is_not_there_waits_and_goes_with_a_machine_that_does_not_have_it() -> None:
+    quarantine = Quarantine()
+    quarantine.suspect("a", "Xid 94", 0.0, sure=True)
+    for at_s in (0.0, FIRST_PAUSE_S, 2 * FIRST_PAUSE_S):
+        assert quarantine.due(at_s) == ["a"]
+        quarantine.absent("a", at_s)
+    assert quarantine.reasons() == {"a": "Xid 94"}
+    quarantine.absent("a", 3 * FIRST_PAUSE_S, for_good=True)
+    assert quarantine.reasons() == {}
+
+
 def test_where_nothing_can_probe_it_may_work_again_after_a_pause() -> None:
     quarantine = Quarantine()
     quarantine.suspect("a", "Xid 94", 0.0, sure=True)

@@ -57,6 +57,14 @@ def test_a_broken_driver_is_nearer_than_a_new_machine():
     )
 
 
+def test_of_devices_that_nobody_could_look_at_no_figures_are_promised():
+    broken = box(name="gpu-box-2", problems=("NVIDIA devices present, NVML failed: Driver Not Loaded",))
+    assert advice(asks(min_vram_bytes=100 * GB), box(card(), name="b"), broken) == "ask for 24 GB, which b has"
+    assert advice(asks(2), box(card(), name="b"), broken) == "ask for 1 cuda device, which b has"
+    mend = "mend the driver on gpu-box-2 (NVIDIA devices present, NVML failed: Driver Not Loaded)"
+    assert advice(asks(2), box(name="laptop"), broken).endswith(mend)  # it is still nearer than a new machine
+
+
 def test_a_sick_device_is_nearer_than_another_machine():
     boxes = (box(name="laptop"), box(card(sick="Xid 79"), name="gpu-box-2"))
     assert advice(asks(), *boxes) == "mend cuda:0 on gpu-box-2 (Xid 79)"

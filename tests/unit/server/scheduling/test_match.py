@@ -162,7 +162,7 @@ def test_too_few_machines_are_told_and_each_of_them_has_its_line():
     reasons = explain(Requirements(accelerator="cuda", nodes=3), [box(card(), name="a"), box(name="b")])
     assert [(reason.worker, reason.code, reason.text, reason.temporary) for reason in reasons] == [
         ("", "nodes", "needs 3 machines at once, 1 could take it", False),
-        ("a", "nodes", "could take its part of 3 machines, and waits for 2 more machines", False),
+        ("a", "nodes", "could take its part of 3 machines; lacking: 2 more machines", False),
         ("b", "device_kind", "needs 1 usable cuda device, worker has 0 (CPU only)", False),
     ]
     held = explain(Requirements(accelerator="cuda", nodes=3), [box(card(), name="a", slots_free=0)])
@@ -187,7 +187,7 @@ def test_machines_that_are_too_far_apart_are_told():
     reasons = explain(asked, [*near, box(name="c", labels={group: "ib-2"})])
     assert [(reason.worker, reason.text, reason.temporary) for reason in reasons] == [
         ("", "needs 3 machines of one network group, zone or region, the most are 2 in network group ib-1", False),
-        *[(name, "could take its part of 3 machines, and waits for machines near it", False) for name in "abc"],
+        *[(name, "could take its part of 3 machines; lacking: machines near it", False) for name in "abc"],
     ]
     assert reasons[0].remedy == "ask for another group locality than require"
     assert explain(Requirements(nodes=2, locality="require"), near) == ()

@@ -153,6 +153,50 @@ def test_a_device_is_computed_on_again_when_told_to(place: Place) -> None:
     assert (framework.devices, framework.problems) == (("GPU-a",), {"cuda": "cuda:1: it went bad"})
 
 
+def test_a_device_that_is_mended_while_a_job_holds_it_keeps_nobody_waiting(place: Place) -> None:
+    """The job may run for days, and its device's neighbours are free."""
+    busy: set[str] = set()
+    probes = place.probes(lambda: busy)
+    run(probes, machine(A, B))
+    place.computed()
+    busy.add("GPU-b")
+    probes.again("GPU-b")
+    assert probes.probing(machine(A, B)) == ()
+    assert run(probes, machine(A, B)) == []
+    assert place.computed() == []
+    busy.clear()
+    place.fails("GPU-b", "it went bad")
+    assert [each.devices for each in run(probes, machine(A, B))] == [("GPU-a",)]
+
+
+def test_an_interpreter_that_is_taken_away_and_is_back_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpulayer_worker.probes.probes._ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr("gpulayer_worker.probes.probes._LOOK_S", 0.01)
+    probes = place.probes()
+    probes.packages()
+    home = Path(place.python)
+    target = os.readlink(home)
+
+    async def watch() -> list[str]:
+        news: asyncio.Queue[str] = asyncio.Queue()
+
+        def asked() -> None:
+            news.put_nowait(probes.asked.problem if probes.asked is not None else "")
+
+        task = asyncio.create_task(probes.watch(machine, lambda framework: None, asked))
+        home.unlink()
+        said = [await news.get()]
+        home.symlink_to(target)
+        said.append(await news.get())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return said
+
+    gone, back = asyncio.run(watch())
+    assert gone == f"the interpreter for jobs, {home}, does not say what it has: No such file or directory"
+    assert back == ""
+
+
 def test_a_failure_is_tried_again_ever_more_seldom(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000_000.0
     monkeypatch.setattr("time.time", lambda: now)
