@@ -46,7 +46,10 @@ def _headline(explanation: Explanation) -> str:
     if explanation.placement is Placement.WAITING:
         if not count:
             return "it would wait for a worker"
-        if any(reason.code == "nodes" for reason in explanation.reasons):
+        codes = {reason.code for reason in explanation.reasons}
+        if "limit" in codes:
+            return "it would wait until the token's limit allows more"
+        if "nodes" in codes:
             return "it would wait for more workers"
         return f"it would wait, {'the eligible worker is' if count == 1 else f'all {count} eligible workers are'} busy"
     if count > 1:

@@ -11,8 +11,10 @@ from gpulayer.cli import common
 from gpulayer.cli.common import Json, print_json, print_lines
 from gpulayer.cli.errors import UsageError
 from gpulayer.cli.placing import takes_placement
+from gpulayer.cli.terminal import Terminal
 from gpulayer.client import asks
 from gpulayer.client.ending import REJECTED
+from gpulayer.client.explanation import settled
 from gpulayer.placement import requirements
 from gpulayer.protocol.types import Explanation, Placement, Requirements
 
@@ -58,8 +60,10 @@ def explain(
 def _ask(wanted: Requirements, wait: bool, files: list[str]) -> Explanation:
     """The answer of the control plane, or of those who read records of machines as it does."""
     if not files:
-        with common.open_client() as client:
-            return client.ask(asks.explain(wanted, wait_for_worker=wait))
+        ask = asks.explain(wanted, wait_for_worker=wait)
+        with Terminal() as terminal, common.open_client() as client:
+            terminal.hint("◐ asking the control plane, and the machines that are on their way")
+            return settled(lambda: client.ask(ask))
     from gpulayer.cli.elsewhere import brought
 
     try:

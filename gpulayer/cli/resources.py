@@ -10,6 +10,10 @@ import typer
 from gpulayer.cli import common
 from gpulayer.cli.common import Json, print_json, print_lines
 from gpulayer.cli.terminal import Terminal
+from gpulayer.client import asks
+from gpulayer.client.client import Client
+from gpulayer.client.explanation import settled
+from gpulayer.protocol.types import Requirements, WorkerView
 
 app = common.group("The machines that jobs can run on.")
 
@@ -44,13 +48,19 @@ def list_resources(
 
             watch_machines(client, json=json)
             return
-        workers = client.workers()
+        workers = client.workers() or _arriving(client)
     if json:
         print_json(workers)
         return
     from gpulayer.machines import machine_lines
 
     print_lines(machine_lines(workers, time.time(), common.width()) or [_NONE])
+
+
+def _arriving(client: Client) -> list[WorkerView]:
+    """The machines once this one has arrived, where its worker is being started; else none."""
+    settled(lambda: client.ask(asks.explain(Requirements())))
+    return client.workers()
 
 
 @app.command(epilog=_DETECT)

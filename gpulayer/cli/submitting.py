@@ -110,6 +110,8 @@ class _Run:
             print_json(plain(job))
         else:
             sys.stdout.write(f"{job.id}\n")
+        if job.state is State.REJECTED:
+            self._refused(job)
         pending = self._interrupts.take()
         if pending is not None:
             sys.stdout.flush()
@@ -125,8 +127,7 @@ class _Run:
         if output_hint(view):
             self._terminal.say(output_hint(view))
         if view.state is State.REJECTED:
-            for why in why_rejected(view):
-                self._terminal.warn(why)
+            self._say_why(view)
         elif self._wishes.quiet and view.outcome is not None and view.outcome.problem:
             self._terminal.warn(f"gpulayer: {line}")
         self._explain(view)
@@ -138,6 +139,16 @@ class _Run:
             files = [path for path, _ in came.written] + [new for _, new in came.beside] if came is not None else []
             print_json({**plain(view), "exit_code": code, "downloaded": files})
         return code or (0 if fetched else 1)
+
+    def _refused(self, job: JobView) -> None:
+        """Nobody waits for its end, which came at once."""
+        sys.stdout.flush()
+        self._terminal.say(ended_line(job))
+        self._say_why(job)
+
+    def _say_why(self, rejected: JobView) -> None:
+        for why in why_rejected(rejected):
+            self._terminal.warn(why)
 
     def _explain(self, view: JobView) -> None:
         """Say of a failure what is known here of its cause: a file that did not travel."""

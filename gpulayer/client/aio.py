@@ -20,7 +20,7 @@ from gpulayer.client.asks import Ask, Away, Output
 from gpulayer.client.client import Client
 from gpulayer.client.command import Command, asked
 from gpulayer.client.errors import RequestRefused
-from gpulayer.client.explanation import Explanation
+from gpulayer.client.explanation import ASK_AGAIN_S, Explanation, starting
 from gpulayer.client.job import Job
 from gpulayer.client.tls import httpx_options
 from gpulayer.client.waiting import Step, all_ended, ended
@@ -114,7 +114,12 @@ class AsyncClient:
     @spelled_out
     async def explain(self, **placement: Unpack[Placing]) -> Explanation:
         """Where a job would run now, or why it would not; `placement` as in `Client.explain`."""
-        return await self.ask(asked(placement))
+        ask = asked(placement)
+        explanation = await self.ask(ask)
+        while starting(explanation):
+            await asyncio.sleep(ASK_AGAIN_S)
+            explanation = await self.ask(ask)
+        return explanation
 
     def job(self, job_id: str) -> AsyncJob:
         """A job by its id, which is not looked up yet."""

@@ -19,7 +19,7 @@ from gpulayer.client.asks import Ask, Output, Submission
 from gpulayer.client.command import Array, Command, asked
 from gpulayer.client.connection import Connection
 from gpulayer.client.errors import RequestRefused
-from gpulayer.client.explanation import Explanation
+from gpulayer.client.explanation import Explanation, settled
 from gpulayer.client.finding import Tie, finder
 from gpulayer.client.job import Job
 from gpulayer.client.sending import Sender, Sent
@@ -228,7 +228,8 @@ class Client:
         Raises:
             CommandRefused: it can't be asked for. RequestRefused, ControlPlaneError: as `submit`.
         """
-        return self.ask(asked(placement))
+        ask = asked(placement)
+        return settled(lambda: self.ask(ask))
 
     # ---------------------------------------------------------------- look
 

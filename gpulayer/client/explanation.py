@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from gpulayer.placement import Placing, spelled_out
 from gpulayer.protocol.types import Explanation as _Explanation
@@ -10,6 +12,11 @@ from gpulayer.protocol.types import Placement
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+T = TypeVar("T", bound=_Explanation)
+
+ASK_AGAIN_S = 0.2
 
 
 class Explanation(_Explanation, frozen=True, kw_only=True):
@@ -28,6 +35,22 @@ class Explanation(_Explanation, frozen=True, kw_only=True):
         return "\n".join(explanation_lines(self))
 
     __str__ = __repr__
+
+
+def starting(explanation: _Explanation) -> bool:
+    """Whether all that is known is that a worker of this machine is on its way: a moment later there is an answer."""
+    reasons = explanation.reasons
+    return bool(reasons) and not explanation.eligible and all(reason.code == "starting" for reason in reasons)
+
+
+def settled(ask: Callable[[], T], pause: Callable[[float], object] = time.sleep) -> T:
+    """The answer, asked again while a worker of this machine is on its way.
+
+    That ends with its arrival, or when the control plane does not expect it any more.
+    """
+    while starting(explanation := ask()):
+        pause(ASK_AGAIN_S)
+    return explanation
 
 
 @spelled_out

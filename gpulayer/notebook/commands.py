@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from gpulayer.client import asks
 from gpulayer.client.api import Api
 from gpulayer.client.errors import RequestRefused
+from gpulayer.client.explanation import settled
 from gpulayer.explaining import explanation_lines
 from gpulayer.machines import machine_lines
 from gpulayer.notebook.cellrun import SESSION_IDLE_S, CellRunner
@@ -162,7 +163,7 @@ def _attach(home: Home, given: argparse.Namespace) -> None:
 def _explain(home: Home, given: argparse.Namespace) -> None:
     """Where a cell, or a command, with these options would run."""
     ask = asks.explain(requirements_of(given, one_machine=False), wait_for_worker=given.wait_for_worker)
-    _say(explanation_lines(home.api().ask(ask), WIDTH))
+    _say(explanation_lines(settled(lambda: home.api().ask(ask)), WIDTH))
 
 
 def _cancel(home: Home, given: argparse.Namespace) -> None:

@@ -48,6 +48,9 @@ def test_a_long_reason_stays_in_its_column() -> None:
     assert " ".join(" ".join(lines[1:]).split()) == f"laptop {OLD.text}"
 
 
+LIMIT = Reason(worker="", code="limit", text="ana holds 1 of 1", temporary=True)
+
+
 @pytest.mark.parametrize(
     ("explanation", "head"),
     [
@@ -57,6 +60,10 @@ def test_a_long_reason_stays_in_its_column() -> None:
             "eligible now, it would run on a, b · cuda:0,1 A100",
         ),
         (Explanation(placement=Placement.WAITING), "it would wait for a worker"),
+        (
+            Explanation(placement=Placement.WAITING, eligible=("a", "b"), reasons=(LIMIT,)),
+            "it would wait until the token's limit allows more",
+        ),
         (Explanation(placement=Placement.WAITING, eligible=("a",)), "it would wait, the eligible worker is busy"),
         (
             Explanation(placement=Placement.WAITING, eligible=("a", "b")),

@@ -6,30 +6,22 @@ import asyncio
 import logging
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpulayer._version import __version__
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.failpoints import reach
-from gpulayer.protocol.messages import (
-    Assign,
-    Heartbeat,
-    Hello,
-    Output,
-    ServerMessage,
-    Welcome,
-)
-from gpulayer.protocol.types import PROTOCOL_VERSION, Device, Outcome, State
+from gpulayer.protocol.messages import Assign, Heartbeat, Output, ServerMessage, Welcome
+from gpulayer.protocol.types import Device, Outcome, State
 from gpulayer.source.blobs import Blobs
 from gpulayer_worker import link
 from gpulayer_worker.attemptlog import AttemptLog
 from gpulayer_worker.channel import Channel
 from gpulayer_worker.comms import pass_on
 from gpulayer_worker.devicesheld import DevicesHeld
+from gpulayer_worker.hello import hello
 from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.kernels import Kernel, Kernels
 from gpulayer_worker.layout import Layout
@@ -42,6 +34,7 @@ from gpulayer_worker.reports import Reports
 from gpulayer_worker.rooms import Rooms
 from gpulayer_worker.run.cell import CellRun
 from gpulayer_worker.run.command import CommandRun
+from gpulayer_worker.takeover import end_kernel_of, kernel_of, kernels_of, sessions_left
 from gpulayer_worker.watch import FolderWatch
 from gpulayer_worker.workspace import Workspaces
 
@@ -84,7 +77,7 @@ class Agent:
         self._log = AttemptLog(self.layout, lambda: self._link.held, lambda name: name in self._runs)
         self._open = OpenSessions(self, lambda: list(self._runs.values()), self._spawn)
         self.sessions, self.ended_sessions = self._open.kernels, self._open.ended
-        self._devices_held = DevicesHeld(lambda: getattr(self, "_link", None))
+        self._devices_held = DevicesHeld(lambda: self._link)
         self.machine = Machine(
             options,
             self.layout,
@@ -166,30 +159,16 @@ class Agent:
         await asyncio.to_thread(self.rooms.prepare)
         held = self._log.load()
         self.keeper.keep([each.assign.attempt for each in held if each.assign.spec.command and not each.gone])
-        folders = sorted(self.options.data.glob("sessions/*"))
-        found: dict[str, Kernel] = {}
-        for folder in folders:
-            note = self.layout.noted(folder, "session")
-            kernel = await self.kernels.find(note["kernel"]) if note else None
-            if kernel is not None and not kernel.exit.done():
-                found[folder.name] = kernel
-            elif kernel is not None:
-                await self.kernels.end(kernel.name)
-        self._link = link.Link(held=held, sessions=found, now=boottime(), slots=self.options.slots)
-        for session, kernel in found.items():
-            self.session_ready(session, kernel)
-        for folder in [folder for folder in folders if folder.name not in found]:
-            shutil.rmtree(folder, ignore_errors=True)
-        noted = [
-            self.layout.noted(self.layout.attempt(each.assign.attempt), "kernel") for each in held if not each.gone
-        ]
+        left = await sessions_left(self.layout, self.kernels)
+        self._link = link.Link(held=held, sessions=left, now=boottime(), slots=self.options.slots)
+        for name, session in left.items():
+            self._devices_held.found(name, session.devices)
+            self.session_ready(name, session.kernel)
+        here = [each for each in held if not each.gone]
         # By the kernels' own names: one that an attempt took, and was not noted with it, would never be asked for.
-        await self.kernels.clean(
-            {note["kernel"] for note in noted if note} | {kernel.name for kernel in found.values()}
-        )
-        for each in held:
-            if not each.gone:
-                self._take_up(each)
+        await self.kernels.clean(kernels_of(self.layout, here) | {session.kernel.name for session in left.values()})
+        for each in here:
+            self._take_up(each)
         self.kernels.keep_warm()
 
     def _take_up(self, held: link.Held) -> None:
@@ -201,17 +180,14 @@ class Agent:
         elif (
             assign.session is not None
             and assign.session not in self.sessions
-            and self.layout.noted(self.layout.attempt(assign.attempt), "kernel") is None
+            and kernel_of(self.layout, assign) is None
         ):
             self.emit(link.GaveBack(attempt=assign.attempt, reason="its session's kernel is gone"))
         else:
             self._start(assign, resumed=True)
 
     async def _finish_clean_up(self, assign: Assign) -> None:
-        """The cell had ended; its kernel may still be there."""
-        noted = self.layout.noted(self.layout.attempt(assign.attempt), "kernel")
-        if assign.session is None and noted is not None:
-            await self.kernels.end(noted["kernel"])
+        await end_kernel_of(self.layout, self.kernels, assign)
         self.emit(link.Gone(attempt=assign.attempt))
 
     # ---------------------------------------------------------------- events of the channel
@@ -338,21 +314,8 @@ class Agent:
                 raise TypeError(f"no rule for {effect!r}")
 
     def _say_hello(self, effect: link.SayHello) -> None:
-        self._outbox.put(
-            Hello(
-                protocol=PROTOCOL_VERSION,
-                worker_id=self.layout.worker_id(),
-                nonce=self._nonce,
-                name=self.options.name,
-                version=__version__,
-                slots=self.options.slots,
-                inventory=self.machine.inventory,
-                local=self.options.local,
-                attempts=effect.attempts,
-                sessions=effect.sessions,
-                comms=True,
-            )
-        )
+        worker_id, inventory = self.layout.worker_id(), self.machine.inventory
+        self._outbox.put(hello(self.options, effect, worker_id=worker_id, nonce=self._nonce, inventory=inventory))
 
     def _send_output(self, effect: link.SendOutput) -> None:
         reach("agent.first-byte" if effect.offset == 0 else "agent.mid-output")

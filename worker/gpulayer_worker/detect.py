@@ -15,7 +15,7 @@ from gpulayer.protocol.types import Inventory, Sample
 from gpulayer_worker.layout import Layout
 from gpulayer_worker.machine import Machine
 from gpulayer_worker.options import Options
-from gpulayer_worker.probes import probe_all
+from gpulayer_worker.probes import Probes, probe_all
 
 _BETWEEN_S = 0.5  # two looks at the counters, of which rates are made
 
@@ -27,6 +27,9 @@ def detect(python: str = sys.executable) -> tuple[Inventory, Sample]:
     """
     logging.getLogger("gpulayer.worker").addHandler(logging.NullHandler())  # what it would say is in the inventory
     inventory, sample = asyncio.run(_look())
+    asked = Probes(python, None).packages()
+    problems = (asked.problem, *inventory.problems) if asked.problem else inventory.problems
+    inventory = replace(inventory, python=asked.python or inventory.python, problems=problems)
     return replace(inventory, frameworks=probe_all(python, inventory)), sample
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpulayer.protocol.messages import Assign
-from gpulayer.protocol.types import Device
 from gpulayer_worker.link import Link
 
 
@@ -13,24 +12,25 @@ class DevicesHeld:
     """Knows it from the link, and of sessions from the assignments that opened them.
 
     Arguments:
-        link: gives what is held now; None: nothing yet.
+        link: gives what is held now.
     """
 
-    def __init__(self, link: Callable[[], Link | None]):
+    def __init__(self, link: Callable[[], Link]):
         self._link = link
-        self._of: dict[str, tuple[Device, ...]] = {}  # by session
+        self._of: dict[str, frozenset[str]] = {}  # by session
 
     def assigned(self, assign: Assign) -> None:
         """A session's devices are those of the attempts in it."""
-        link = self._link()
-        if assign.session is not None and link is not None:
-            known = {name: devices for name, devices in self._of.items() if name in link.sessions}
-            self._of = {**known, assign.session: assign.devices}
+        if assign.session is not None:
+            self.found(assign.session, [device.uuid for device in assign.devices])
+
+    def found(self, session: str, uuids: Iterable[str]) -> None:
+        """A session holds devices."""
+        known = {name: devices for name, devices in self._of.items() if name in self._link().sessions}
+        self._of = {**known, session: frozenset(uuids)}
 
     def uuids(self) -> set[str]:
         """UUIDs of the devices with attempts on them, or sessions."""
         link = self._link()
-        if link is None:
-            return set()
         held = {device.uuid for each in link.held.values() if not each.gone for device in each.assign.devices}
-        return held | {device.uuid for name in link.sessions for device in self._of.get(name, ())}
+        return held.union(*(self._of.get(name, frozenset()) for name in link.sessions))

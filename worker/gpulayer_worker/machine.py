@@ -87,6 +87,7 @@ class Machine:
         self._quarantine = Quarantine()
         self._noted: dict[str, Any] = self._quarantine.note()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Future[dict[str, Any]]] = set()  # for a device's use
         self._place = location.told(options.region, options.zone, environ)
         self._host = self.inventory = _UNKNOWN
         self._nvidia, self._others = Found(), Found()
@@ -323,11 +324,19 @@ class Machine:
         """A device's use now. Raises `NvmlTrouble`."""
         if self._nvml_problem:
             raise NvmlTrouble(f"NVML {self._nvml_problem}")
-        answer = await self._guard.ask({"ask": "use", "uuid": uuid}, _SAMPLE_S)
+        # Shielded: a question that is cut off costs the process that asks NVML, and the Xids that it heard of.
+        asking = asyncio.ensure_future(self._guard.ask({"ask": "use", "uuid": uuid}, _SAMPLE_S))
+        self._asking.add(asking)
+        asking.add_done_callback(self._used)
         try:
-            return msgspec.convert(answer, DeviceUse)
+            return msgspec.convert(await asyncio.shield(asking), DeviceUse)
         except msgspec.ValidationError as error:
             raise NvmlTrouble(f"it says what can't be read: {error}") from error
+
+    def _used(self, asking: asyncio.Future[dict[str, Any]]) -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled() and asking.exception() is not None:
+            self._nvml_asked.set()  # the next process that asks knows of no device yet
 
     # ---------------------------------------------------------------- probes and sick devices
 
@@ -377,8 +386,7 @@ class Machine:
     @property
     def _all_answered(self) -> bool:
         """Whether what is not in the inventory is not there."""
-        looked = self._nvml_answered.is_set() and all(look.done() for look in self._looks)
-        return looked and not self._nvml_problem
+        return self._nvml_answered.is_set() and not self._nvml_problem and all(look.done() for look in self._looks)
 
     def _quarantine_changed(self) -> None:
         note = self._quarantine.note()

@@ -175,13 +175,19 @@ def _taken(worker: Candidate, code: str, text: str, wanted: float, found: float)
 
 
 def _holders(asks: Asked, worker: Candidate, free: Sequence[Device], who: Mapping[str, str]) -> str:
-    """' (cuda:0: train.py by ana, 14 min)'; '' where nobody is known."""
-    held = [
-        f"{place(device)}: {who[device.uuid]}"
-        for device in worker.inventory.devices
-        if device.kind == asks.kind and device.uuid in who and device not in free
-    ]
-    return f" ({'; '.join(held)})" if held else ""
+    """' (cuda:0,3: train.py by ana, 14 min)'; '' where nobody is known."""
+    held: dict[str, list[Device]] = {}
+    for device in worker.inventory.devices:
+        if device.kind == asks.kind and device.uuid in who and device not in free:
+            held.setdefault(who[device.uuid], []).append(device)
+    told = [f"{_places(devices)}: {holder}" for holder, devices in held.items()]
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def _places(devices: Sequence[Device]) -> str:
+    """'cuda:0,3' of devices of one kind; slices of one card count once."""
+    first, *others = dict.fromkeys(place(device) for device in devices)
+    return ",".join((first, *(other.partition(":")[2] for other in others)))
 
 
 def _foreign(worker: Candidate, device: Device, short: int) -> Reason:

@@ -76,6 +76,9 @@ def test_the_end_of_a_job_is_said_and_told_as_json(gpulayer: Gpulayer, client: A
         ("device_kind", 1, ""), ("framework", None, "install jax on box"),
     ]  # fmt: skip
     assert json.loads(gpulayer("submit", "--json", "-d", "--", "true").out)["id"] == "k3f9"
+    left = gpulayer("submit", "-d", "--", "true")
+    assert (left.code, left.out, left.err) == (69, "k3f9\n", said.err)
+    assert gpulayer("submit", "-d", "-q", "--", "true").err.splitlines() == said.err.splitlines()[1:]
 
 
 def test_where_the_output_of_tasks_side_by_side_is(gpulayer: Gpulayer, client: Any) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpulayer.cli import elsewhere
 from gpulayer.cli.live import watch_machines
 from gpulayer.client.errors import ControlPlaneError, NobodyAnswers
-from gpulayer.protocol.types import Inventory, Sample, WorkerView
+from gpulayer.protocol.types import Explanation, Inventory, Placement, Sample, WorkerView
 
 Gpulayer = Callable[..., Any]
 
@@ -21,7 +21,17 @@ INVENTORY = Inventory(host="box", os="linux", arch="x86_64", cpu_cores=2, ram_by
 BOX = WorkerView(id="w", name="box", connected=True, slots=2, slots_free=2, inventory=INVENTORY)
 
 
+def test_the_first_look_waits_for_this_machines_worker(
+    gpulayer: Gpulayer, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [[], [BOX]]
+    monkeypatch.setattr(client, "workers", lambda: seen.pop(0))
+    client.answers["POST /v1/explain"] = Explanation(placement=Placement.PLACED, eligible=("box",))
+    assert gpulayer("resources", "list").out.splitlines()[0] == "● box · 2 of 2 slots free"
+
+
 def test_machines_once(gpulayer: Gpulayer, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.answers["POST /v1/explain"] = Explanation(placement=Placement.WAITING)
     assert gpulayer("resources", "list").out == "no machines yet: gpulayer up prints the line that adds one\n"
     monkeypatch.setattr(client, "workers", lambda: [BOX])
     assert gpulayer("resources", "list").out.splitlines() == ["● box · 2 of 2 slots free", "    2 cores · RAM 8 GB"]

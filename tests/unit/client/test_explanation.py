@@ -12,6 +12,7 @@ import pytest
 import gpulayer as gl
 from gpulayer.client import asks
 from gpulayer.client.command import CommandRefused
+from gpulayer.client.explanation import settled, starting
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.types import Explanation, Placement, Reason, Requirements
 from tests.support.answering import Answer, Answering, answering
@@ -64,6 +65,34 @@ def test_from_a_program(plane: Answering) -> None:
         assert client.explain(accelerator="cuda", min_vram=40_000_000_000, wait_for_worker=True) == gl.explain()
     nothing = {"requirements": {}, "wait_for_worker": False}
     assert bodies(plane) == [WISH, WISH, nothing]
+
+
+STARTING = Explanation(
+    placement=Placement.WAITING,
+    reasons=(Reason(worker="", code="starting", text="a worker is being started on this machine", temporary=True),),
+)
+
+
+def test_while_this_machines_worker_is_on_its_way_it_is_asked_again() -> None:
+    answers = [STARTING, STARTING, REJECTED]
+    pauses: list[float] = []
+    assert settled(lambda: answers.pop(0), pauses.append) is REJECTED
+    assert len(pauses) == 2
+    assert not starting(Explanation(placement=Placement.PLACED, eligible=("box",)))
+
+
+def test_so_does_every_client() -> None:
+    answers = [STARTING, REJECTED, STARTING, REJECTED]
+    with answering(lambda asked: Answer(body=msgspec.json.encode(answers.pop(0)))) as plane:
+        with gl.Client(plane.url, "secret") as client:
+            assert str(client.explain()) == TABLE
+
+        async def ask() -> gl.Explanation:
+            async with gl.AsyncClient(plane.url, "secret") as client:
+                return await client.explain()
+
+        assert str(asyncio.run(ask())) == TABLE
+    assert not answers
 
 
 def test_awaited(plane: Answering) -> None:

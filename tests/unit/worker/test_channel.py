@@ -15,8 +15,8 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from gpulayer.protocol.endpoint import Endpoint
-from gpulayer.protocol.messages import Output, Refuse, ServerMessage, Started, WorkerMessage
-from gpulayer.protocol.types import FRAME_DATA_BYTES, Problem
+from gpulayer.protocol.messages import Order, Output, Refuse, Sampled, ServerMessage, Started, WorkerMessage
+from gpulayer.protocol.types import FRAME_DATA_BYTES, Problem, Sample
 from gpulayer_server.tls import own_certificate
 from gpulayer_worker import channel as channel_module
 from gpulayer_worker.channel import Channel, frames
@@ -42,6 +42,39 @@ def test_a_frame_holds_no_more_output_than_the_protocol_says() -> None:
         Started(attempt="a"),
     ]
     assert list(frames(messages)) == [messages[:2], messages[2:4], messages[4:]]
+
+
+def test_of_samples_only_the_newest_waits_for_a_slow_connection() -> None:
+    """The machine is measured once a second, and a line may be full for minutes."""
+    samples: list[WorkerMessage] = [Sampled(sample=Sample(cpu=part / 10)) for part in range(3)]
+    begin, end = Started(attempt="a"), Started(attempt="b")
+
+    class Slow:
+        """A connection that takes a frame, and takes the next one when it is told to."""
+
+        def __init__(self) -> None:
+            self.sent: list[bytes] = []
+            self.goes_on, self.blocked = asyncio.Event(), asyncio.Event()
+
+        async def send(self, frame: bytes) -> None:
+            self.sent.append(frame)
+            self.blocked.set()
+            await self.goes_on.wait()
+
+    async def run() -> None:
+        slow = Slow()
+        channel = Channel(lambda: None, opened=lambda: None, received=lambda _: None, closed=lambda: None)
+        channel._connection = slow  # type: ignore[assignment]
+        sending = asyncio.ensure_future(channel._send_all(slow, Order()))  # type: ignore[arg-type]
+        channel.send([output(1)])
+        await slow.blocked.wait()
+        for messages in ([begin, samples[0]], [samples[1]], [end, samples[2]]):
+            channel.send(messages)
+        assert channel._outgoing == [begin, end, samples[2]]
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+    asyncio.run(run())
 
 
 # ---------------------------------------------------------------- the way in

@@ -1,160 +1,20 @@
-"""The machine as a worker tells of it: what changes is told, what fails is a problem, what is sick is alone."""
+"""The machine as a worker tells of it: what changes is told, what fails is a problem."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from gpulayer.protocol.types import Framework, Inventory, Outcome, Sample, State
+from gpulayer.protocol.types import Framework
 from gpulayer_worker import machine as machine_module
-from gpulayer_worker.inventory.nvml import Nvml
-from gpulayer_worker.inventory.nvmlchild import answer
-from gpulayer_worker.inventory.nvmlguard import NvmlGuard, NvmlTrouble
-from gpulayer_worker.layout import Layout
-from gpulayer_worker.machine import Machine
-from gpulayer_worker.options import Options
+from gpulayer_worker.inventory.nvmlguard import NvmlTrouble
 from tests.support import fakenvml
-from tests.support.fakenvml import GB, Fake, card
-
-FIRST, SECOND = card(0)["uuid"], card(1)["uuid"]
-FAILED = Outcome(state=State.FAILED, error="CUDA error: uncorrectable ECC error encountered")
-
-
-class Guard(NvmlGuard):
-    """Asks a made-up NVML in this process."""
-
-    def __init__(self, of: fakenvml.Machine):
-        super().__init__()
-        self.fake = Fake(of)
-        self.nvml: Nvml | None = None
-        self.open = asyncio.Event()  # until it is set nobody is answered
-        self.open.set()
-
-    async def ask(self, question: dict[str, Any], deadline_s: float) -> dict[str, Any]:
-        self.present = self.fake.of["present"]
-        await self.open.wait()
-        try:
-            self.nvml = self.nvml or Nvml(self.fake)
-            return json.loads(json.dumps(answer(self.nvml, question)))
-        except fakenvml.NVMLError as error:
-            self.nvml = None
-            raise NvmlTrouble(str(error)) from error
-
-
-class Prober:
-    """Probes as it is told to."""
-
-    def __init__(self) -> None:
-        self.verdicts: dict[str, str] = {}  # by UUID; '' works
-        self.probed: list[str] = []
-        self.anew: list[str] = []
-        self.seen: list[str] = [FIRST, SECOND]  # devices of which something is known
-        self.tell: Callable[[Framework], None] = lambda _: None
-        self.tell_asked: Callable[[], None] = lambda: None
-        self.pending = {"torch"}
-        self.asked: Any = SimpleNamespace(python="3.12.1", problem="")
-        self.hold = asyncio.Event()  # until it is set no probe of a device ends
-        self.hold.set()
-
-    def packages(self) -> Any:
-        return self.asked
-
-    def probing(self, inventory: Inventory) -> tuple[str, ...]:
-        late = {device.uuid for device in inventory.devices} - set(self.seen)
-        return tuple(sorted(self.pending | ({"late"} if late else set())))
-
-    def known(self, inventory: Inventory) -> tuple[Framework, ...]:
-        return (Framework(name="mlx", version="0.30"),)
-
-    async def watch(
-        self, inventory: Callable[[], Inventory], tell: Callable[[Framework], None], asked: Callable[[], None]
-    ) -> None:
-        self.tell, self.tell_asked = tell, asked
-        await asyncio.Event().wait()
-
-    def again(self, uuid: str) -> None:
-        self.anew.append(uuid)
-
-    async def probe_device(self, uuid: str) -> str:
-        self.probed.append(uuid)
-        await self.hold.wait()
-        return self.verdicts.get(uuid, "")
-
-
-class Bench:
-    """A machine, and what it told."""
-
-    def __init__(self, folder: Path, of: fakenvml.Machine, **options: Any):
-        self.guard, self.prober = Guard(of), Prober()
-        self.told: list[Inventory] = []
-        self.samples: list[Sample] = []
-        self.news = asyncio.Event()
-        self.machine = Machine(
-            Options(data=folder, name="w", slots=1, python="python", **options),
-            Layout(folder),
-            {"NO_GCE_CHECK": "true"},
-            changed=self._changed,
-            measured=self._measured,
-            prober=self.prober,
-            guard=self.guard,
-        )
-
-    def _changed(self, inventory: Inventory) -> None:
-        self.told.append(inventory)
-        self.news.set()
-
-    def _measured(self, sample: Sample) -> None:
-        self.samples.append(sample)
-        self.news.set()
-
-    async def start(self) -> None:
-        await self.machine.start()
-        self.machine.open()
-
-    async def until(self, what: Callable[[], Any]) -> None:
-        """Wait for news until it is so."""
-        while not what():
-            self.news.clear()
-            await self.news.wait()
-
-    async def ticked(self) -> None:
-        """One second, and all that comes of it."""
-        before = set(self.machine._tasks)
-        self.machine.tick(connected=True)
-        await asyncio.gather(*(self.machine._tasks - before))
-
-    @property
-    def sick(self) -> dict[str, str]:
-        return {device.uuid: device.sick for device in self.machine.inventory.devices if device.sick}
-
-
-def run(
-    folder: Path,
-    of: fakenvml.Machine,
-    test: Callable[[Bench], Awaitable[None]],
-    *,
-    started: bool = True,
-    **options: Any,
-) -> None:
-    async def go() -> None:
-        bench = Bench(folder, of, **options)
-        try:
-            if started:
-                await bench.start()
-            await test(bench)
-        finally:
-            bench.guard.open.set()
-            await bench.machine.close()
-
-    asyncio.run(go())
-
+from tests.support.fakenvml import GB, card
+from tests.support.machinebench import FIRST, SECOND, Bench, run
 
 # ---------------------------------------------------------------- what there is
 
@@ -262,163 +122,6 @@ def test_a_device_that_is_gone_is_sick_and_slices_made_anew_are_not_missed(
         ]
 
     run(tmp_path, fakenvml.mig(), test)
-
-
-# ---------------------------------------------------------------- sick devices
-
-
-def test_a_card_whose_counters_say_so_is_sick_until_they_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine_module, "_HEALTH_EVERY", 1)
-
-    async def test(bench: Bench) -> None:
-        cards = bench.guard.fake.of["cards"]
-        cards[1]["ecc"] = 2
-        await bench.ticked()
-        assert list(bench.sick) == [SECOND]
-        assert bench.sick[SECOND].startswith("2 uncorrected ECC errors")
-        assert bench.told[-1] == bench.machine.inventory
-        cards[1]["ecc"] = 0
-        await bench.ticked()
-        assert bench.sick == {}
-
-    run(tmp_path, fakenvml.machine(card(0), card(1)), test)
-
-
-def test_an_xid_quarantines_its_device_alone_until_a_probe_passes(tmp_path: Path) -> None:
-    async def test(bench: Bench) -> None:
-        bench.prober.verdicts[SECOND] = "it computed 3 instead of 4"
-        bench.guard.fake.of["xids"] = [[1, 94]]
-        await bench.ticked()
-        assert bench.sick == {SECOND: "Xid 94: contained ECC error"}
-        await bench.ticked()
-        assert bench.sick == {SECOND: "it computed 3 instead of 4"}
-        assert bench.prober.probed == [SECOND]
-        bench.prober.verdicts[SECOND] = ""
-        bench.machine._quarantine._patients[SECOND].due_s = 0.0
-        await bench.ticked()
-        assert bench.sick == {}
-        assert SECOND in bench.prober.anew  # what is known of frameworks there is of another time
-
-    run(tmp_path, fakenvml.machine(card(0), card(1)), test)
-
-
-def test_a_job_that_smells_has_its_device_probed_and_the_programs_own_faults_do_not(tmp_path: Path) -> None:
-    async def test(bench: Bench) -> None:
-        first, second = bench.machine.inventory.devices
-        own = Outcome(state=State.FAILED, error="RuntimeError: CUDA error: device-side assert triggered")
-        bench.machine.ended([first], own)
-        bench.machine.ended([first], Outcome(state=State.SUCCEEDED, tail=FAILED.error))
-        bench.machine.ended([second], FAILED)
-        assert bench.sick == {SECOND: f"a job on it ended with: {FAILED.error}"}
-        await bench.ticked()
-        assert bench.prober.probed == [SECOND]
-        assert bench.sick == {}  # it works
-
-    run(tmp_path, fakenvml.machine(card(0), card(1)), test)
-
-
-def test_the_next_agent_goes_on_with_what_was_sick(tmp_path: Path) -> None:
-    async def falls(bench: Bench) -> None:
-        bench.prober.verdicts[FIRST] = "no answer"
-        bench.machine.ended(bench.machine.inventory.devices, FAILED)
-        await bench.ticked()
-        assert bench.sick == {FIRST: "no answer"}
-
-    async def comes(bench: Bench) -> None:
-        assert bench.sick == {FIRST: "no answer"}  # in the hello already
-        await bench.ticked()
-        assert bench.sick == {}
-
-    async def is_well(bench: Bench) -> None:
-        assert bench.sick == {}
-
-    for test in (falls, comes, is_well):
-        run(tmp_path, fakenvml.t4(), test)
-
-
-def test_an_agent_that_ends_while_a_device_is_probed_leaves_it_sick(tmp_path: Path) -> None:
-    async def ends(bench: Bench) -> None:
-        bench.prober.hold.clear()
-        bench.machine.ended(bench.machine.inventory.devices, FAILED)
-        bench.machine._quarantine._patients[FIRST].since_s -= 3600.0
-        bench.machine.tick(connected=False)
-        await asyncio.sleep(0)
-        assert bench.prober.probed == [FIRST]
-
-    async def comes(bench: Bench) -> None:
-        assert list(bench.sick) == [FIRST]
-
-    for test in (ends, comes):
-        run(tmp_path, fakenvml.t4(), test)
-
-
-def test_a_sick_device_that_nvml_tells_late_is_sick_until_it_was_probed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine_module, "_JOIN_WAITS_S", 0.01)
-
-    async def falls(bench: Bench) -> None:
-        bench.machine.ended(bench.machine.inventory.devices, FAILED)
-
-    async def comes_late(bench: Bench) -> None:
-        bench.guard.open.clear()
-        await bench.start()
-        for _ in range(3):
-            for patient in bench.machine._quarantine._patients.values():
-                patient.since_s, patient.due_s = -3600.0, 0.0
-            bench.machine.tick(connected=False)
-            await asyncio.sleep(0)
-        bench.guard.open.set()
-        await bench.until(lambda: bench.told and bench.told[-1].devices)
-        assert (list(bench.sick), bench.prober.probed) == ([FIRST], [])
-
-    run(tmp_path, fakenvml.t4(), falls)
-    run(tmp_path, fakenvml.t4(), comes_late, started=False)
-
-
-def test_a_sick_device_that_the_machine_does_not_have_any_more_is_forgotten(tmp_path: Path) -> None:
-    async def falls(bench: Bench) -> None:
-        bench.machine.ended(bench.machine.inventory.devices, FAILED)
-
-    async def without(bench: Bench) -> None:
-        await bench.machine.settled()
-        await bench.ticked()
-        assert bench.machine._quarantine.note() == {"sick": {}}
-
-    run(tmp_path, fakenvml.t4(), falls)
-    run(tmp_path, fakenvml.machine(card(1)), without)
-
-
-def test_a_full_disk_keeps_no_device_from_falling_sick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    async def test(bench: Bench) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(Layout, "note", full)
-            bench.machine.ended(bench.machine.inventory.devices, FAILED)
-        assert list(bench.sick) == [FIRST]
-
-    run(tmp_path, fakenvml.t4(), test)
-
-
-def test_a_probe_that_could_not_be_made_says_nothing_of_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fails(self: Prober, uuid: str) -> str:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(Prober, "probe_device", fails)
-
-    async def test(bench: Bench) -> None:
-        bench.machine.ended(bench.machine.inventory.devices, FAILED)
-        bench.machine._quarantine._patients[FIRST].since_s -= 3600.0
-        await bench.ticked()
-        assert list(bench.sick) == [FIRST]
-
-    run(tmp_path, fakenvml.t4(), test)
 
 
 # ---------------------------------------------------------------- probes
@@ -560,5 +263,35 @@ def test_a_devices_use_is_asked_for_by_uuid(tmp_path: Path) -> None:
         bench.guard.fake.of["cards"][0] |= {"used": GB, "processes": [[5, GB]]}
         use = await bench.machine.use(FIRST)
         assert (use.used_bytes, use.processes) == (GB, ((5, GB),))
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
+def test_a_job_that_ends_while_its_devices_use_is_asked_for_cuts_off_no_question(tmp_path: Path) -> None:
+    """The guard would give up the process that asks, and with it what that knows."""
+
+    async def test(bench: Bench) -> None:
+        bench.guard.open.clear()
+        asking = asyncio.ensure_future(bench.machine.use(FIRST))
+        await asyncio.sleep(0)  # it asks
+        [question] = bench.machine._asking
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        bench.guard.open.set()
+        await question
+        assert bench.guard.cut_off == 0
+
+    run(tmp_path, fakenvml.t4(), test)
+
+
+def test_a_device_whose_use_is_not_told_has_nvml_asked_for_the_devices(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.guard.fake.of = fakenvml.broken("GPU is lost")
+        bench.guard.nvml = None
+        with pytest.raises(NvmlTrouble, match="GPU is lost"):
+            await bench.machine.use(FIRST)
+        await bench.until(lambda: bench.told)
+        assert bench.sick == {FIRST: "NVML failed: GPU is lost"}
 
     run(tmp_path, fakenvml.t4(), test)

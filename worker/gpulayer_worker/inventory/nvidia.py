@@ -68,12 +68,16 @@ def found(nvidia: Nvidia, environ: Mapping[str, str], root: Path = Path("/")) ->
             text = f"{card.name or 'NVIDIA device'} {card.index} is in MIG mode and has no slices"
             problems.append(f"{text}: make some (nvidia-smi mig -cgi PROFILE -C), or turn MIG off")
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    chosen = masked(devices, mask)
+    chosen, ended = _read_mask(devices, mask.rstrip(" ,") if mask is not None else None)
     if mask is not None and _depends_on_order(mask, nvidia.cards, environ):
         text = f"CUDA_VISIBLE_DEVICES={mask} counts unlike cards, and not in bus order"
         problems.append(f"{text}: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID; bus order was taken")
     elif devices and not chosen:
-        problems.append(f"CUDA_VISIBLE_DEVICES={mask} of the worker leaves none of {len(devices)} NVIDIA devices")
+        text = f"CUDA_VISIBLE_DEVICES={mask.strip() if mask and mask.strip() else repr('')}"
+        problems.append(f"{text} of the worker leaves none of {len(devices)} NVIDIA devices")
+    elif chosen and ended not in (None, "-1"):
+        text = f"CUDA_VISIBLE_DEVICES={mask} of the worker ends at {ended!r}, which names no other NVIDIA device"
+        problems.append(f"{text}: {len(chosen)} of {len(devices)} are left")
     return Found(devices=chosen, links=links(nvidia, chosen), problems=tuple(problems), cuda=nvidia.cuda)
 
 
@@ -145,15 +149,20 @@ def masked(devices: Sequence[Device], mask: str | None) -> tuple[Device, ...]:
 
     Where a card is in MIG mode its index, or its UUID, means all of its slices: the worker gives them out one by one.
     """
+    return _read_mask(devices, mask)[0]
+
+
+def _read_mask(devices: Sequence[Device], mask: str | None) -> tuple[tuple[Device, ...], str | None]:
+    """What it shows, and what ended it before its own end: it names nothing, or something once more."""
     if mask is None:
-        return tuple(devices)
+        return tuple(devices), None
     chosen: list[Device] = []
     for part in (piece.strip() for piece in mask.split(",")):
         named = _named(devices, part)
         if not named or any(device in chosen for device in named):
-            break
+            return tuple(chosen), part
         chosen += named
-    return tuple(chosen)
+    return tuple(chosen), None
 
 
 def _named(devices: Sequence[Device], part: str) -> list[Device]:

@@ -219,7 +219,8 @@ class CellRun:
         folder = self._services.layout.session(session)
         self._tell("starting a kernel")
         kernel = await self._services.kernels.take(session)
-        self._services.layout.note(folder, "session", {"kernel": kernel.name})
+        devices = [device.uuid for device in self._assign.devices]
+        self._services.layout.note(folder, "session", {"kernel": kernel.name, "devices": devices})
         self._services.session_ready(session, kernel)
         return kernel
 

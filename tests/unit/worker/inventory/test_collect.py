@@ -83,6 +83,12 @@ def test_without_the_program_links_stay_unknown(tmp_path: Path, monkeypatch: pyt
     assert (len(here.devices), here.links) == (2, ())
 
 
+def test_a_program_that_can_not_be_started_leaves_links_unknown(smi: Path) -> None:
+    (smi.parent / "nvidia-smi").write_bytes(b"\x7fELF of another machine")
+    here = look(fakenvml.machine(card(0), card(1)))
+    assert (len(here.devices), here.links) == (2, ())
+
+
 def test_the_machine_is_described() -> None:
     found = host()
     assert found.os in ("linux", "darwin")

@@ -254,7 +254,27 @@ def test_indices_of_unlike_cards_count_in_an_order_that_is_named() -> None:
 def test_a_mask_that_leaves_nothing_is_told_of() -> None:
     here = look(fakenvml.t4(), {"CUDA_VISIBLE_DEVICES": ""})
     assert here.devices == ()
-    assert here.problems == ("CUDA_VISIBLE_DEVICES= of the worker leaves none of 1 NVIDIA devices",)
+    assert here.problems == ("CUDA_VISIBLE_DEVICES='' of the worker leaves none of 1 NVIDIA devices",)
+
+
+@pytest.mark.parametrize("mask", ["0,GPU-nope,1", "0,0", "0,,1"])
+def test_a_mask_that_ends_too_soon_is_told_of(mask: str) -> None:
+    here = look(fakenvml.machine(card(0), card(1)), {"CUDA_VISIBLE_DEVICES": mask})
+    assert [device.index for device in here.devices] == [0]
+    [problem] = here.problems
+    assert problem.startswith(f"CUDA_VISIBLE_DEVICES={mask} of the worker ends at {mask.split(',')[1]!r}")
+    assert problem.endswith("1 of 2 are left")
+
+
+@pytest.mark.parametrize("mask", ["0,1", "0,1,", "0,-1", None])
+def test_a_mask_that_says_what_it_means_is_no_problem(mask: str | None) -> None:
+    environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    assert look(fakenvml.machine(card(0), card(1)), environ).problems == ()
+
+
+@pytest.mark.parametrize("mask", ["", "0", "GPU-nope"])
+def test_where_there_are_no_devices_nothing_is_said_of_a_mask(mask: str) -> None:
+    assert look(fakenvml.machine(), {"CUDA_VISIBLE_DEVICES": mask}).problems == ()
 
 
 # ---------------------------------------------------------------- presence

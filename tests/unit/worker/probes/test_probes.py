@@ -177,6 +177,12 @@ def test_an_interpreter_that_is_taken_away_and_is_back_is_told(place: Place, mon
     home = Path(place.python)
     target = os.readlink(home)
 
+    def away() -> None:
+        home.unlink()
+
+    def back() -> None:
+        home.symlink_to(target)
+
     async def watch() -> list[str]:
         news: asyncio.Queue[str] = asyncio.Queue()
 
@@ -184,17 +190,17 @@ def test_an_interpreter_that_is_taken_away_and_is_back_is_told(place: Place, mon
             news.put_nowait(probes.asked.problem if probes.asked is not None else "")
 
         task = asyncio.create_task(probes.watch(machine, lambda framework: None, asked))
-        home.unlink()
+        away()
         said = [await news.get()]
-        home.symlink_to(target)
+        back()
         said.append(await news.get())
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return said
 
-    gone, back = asyncio.run(watch())
+    gone, found = asyncio.run(watch())
     assert gone == f"the interpreter for jobs, {home}, does not say what it has: No such file or directory"
-    assert back == ""
+    assert found == ""
 
 
 def test_a_failure_is_tried_again_ever_more_seldom(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
