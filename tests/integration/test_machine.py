@@ -29,13 +29,14 @@ def seen(deployment: Deployment) -> WorkerView:
 
 
 def joined(deployment: Deployment, of: fakenvml.Machine, *arguments: str) -> Path:
-    """A worker whose NVML is made up; the folder of its machine."""
+    """A worker whose NVML is made up, and has told of its devices; the folder of its machine."""
     folder = deployment.folder / "fake"
     deployment.worker("alpha", *arguments, env=fake_pynvml(folder, of))
+    until(lambda: seen(deployment).inventory.devices or seen(deployment).inventory.problems, "its devices")
     return folder
 
 
-def test_devices_links_and_where_the_machine_is_are_told_with_the_hello(deployment: Deployment) -> None:
+def test_devices_links_and_where_the_machine_is_are_told(deployment: Deployment) -> None:
     joined(deployment, fakenvml.dgx1(), "--region", "eu", "--zone=eu-a", "--label", "team=vision")
     inventory = seen(deployment).inventory
     assert [device.index for device in inventory.devices] == list(range(8))
@@ -103,11 +104,22 @@ def test_a_job_sees_its_own_device_by_uuid_and_one_without_sees_none(deployment:
 
 def test_a_cell_tells_how_much_of_its_device_it_held(deployment: Deployment) -> None:
     folder = joined(deployment, fakenvml.t4())
+    note, enough = folder / "asked", folder / "enough"
     notebook = deployment.notebook()
-    notebook.run("%%gpulayer --detach --accelerator cuda\nimport time\nprint('here', flush=True)\ntime.sleep(4)")
+    code = f"import os, time\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.05)"
+    notebook.run(f"%%gpulayer --detach --accelerator cuda\n{code}")
     until(lambda: deployment.api.jobs(limit=1)[0].state is State.RUNNING, "the cell to run")
     kernels = [pid for pid, argv in deployment.processes().items() if "--connection-file" in argv and "kernel" in argv]
-    change(folder, fakenvml.t4(used=3 * GB, processes=[[pid, 2 * GB] for pid in kernels]))
+    held = card(0, used=3 * GB, processes=[[pid, 2 * GB] for pid in kernels])
+    change(folder, fakenvml.machine(held, note=str(note)))
+
+    def asked_again() -> bool:
+        """A sample asks for Xids too: what is more was asked for the cell, the last but one time with an answer."""
+        calls = note.read_text().split() if note.exists() else []
+        return calls.count("nvmlDeviceGetGraphicsRunningProcesses") >= calls.count("nvmlEventSetWait_v2") + 4
+
+    until(asked_again, "the cell's devices to be measured")
+    enough.touch()
     outcome = until(lambda: deployment.api.jobs(limit=1)[0].outcome, "its end")
     assert outcome.state is State.SUCCEEDED
     assert outcome.peak_device_bytes == 2 * GB

@@ -3,6 +3,7 @@
     nvml = Fake(t4())                                     # in this process
     env = fake_pynvml(folder, broken("Driver/library version mismatch"))    # for `deployment.worker(..., env=env)`
     change(folder, t4(ecc=2))                             # what the worker sees from now on
+    change(folder, machine(card(0), note="/tmp/asked"))   # what it asks is noted, a line for each call
 
 A machine is a dict, as JSON. This file is copied to `pynvml.py`: the standard library only.
 """
@@ -288,6 +289,9 @@ class _Live(Fake):
 
     def _misbehave(self, name: str) -> None:
         self.of = json.loads(self._path.read_text())
+        if self.of.get("note"):
+            with open(self.of["note"], "a", encoding="ascii") as file:
+                file.write(name + "\n")
         super()._misbehave(name)
 
 

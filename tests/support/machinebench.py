@@ -32,9 +32,12 @@ class Guard(NvmlGuard):
         self.nvml: Nvml | None = None
         self.open = asyncio.Event()  # until it is set nobody is answered
         self.open.set()
+        self.starts = asyncio.Event()  # until it is set it is not even known whether there are devices
+        self.starts.set()
         self.cut_off = 0  # questions
 
     async def ask(self, question: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        await self.starts.wait()
         self.present = self.fake.of["present"]
         try:
             await self.open.wait()
@@ -151,6 +154,7 @@ def run(
                 await bench.start()
             await test(bench)
         finally:
+            bench.guard.starts.set()
             bench.guard.open.set()
             await bench.machine.close()
 

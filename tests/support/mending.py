@@ -96,7 +96,10 @@ def _with_devices(machine: Inventory, asked: Requirements, count: int) -> Invent
     first = not any(device.kind == asked.device_kind for device in machine.devices)
     names = [Requirement(text).name for text in asked.frameworks]
     frameworks = [
-        _works(each, asked, new) if each.name in names and (first or asked.device_kind in each.works) else each
+        # where none is named, it was taken to work on all that were there
+        _works(each, asked, new if each.devices else (*machine.devices, *new))
+        if each.name in names and (first or asked.device_kind in each.works)
+        else each
         for each in machine.frameworks
     ]
     return changed(machine, devices=machine.devices + new, frameworks=tuple(frameworks))

@@ -37,8 +37,6 @@ _SAMPLE_S = 5.0
 _FIRST_AGAIN_S, _LAST_AGAIN_S = 15.0, 600.0  # between tries of an NVML that fails
 _HEALTH_EVERY = 10  # samples
 _SENT_AT_LEAST_S = 10.0
-
-
 _NONE_LISTED = "NVIDIA devices present, NVML lists none of them: restart the machine, or start its container with them"
 _UNKNOWN = Inventory(host="", os="", arch="", cpu_cores=1, ram_bytes=0, python="")
 
@@ -92,6 +90,7 @@ class Machine:
         self._host = self.inventory = _UNKNOWN
         self._nvidia, self._others = Found(), Found()
         self._nvml_problem = ""  # 'failed: …'
+        self._late = False  # NVML was waited for in vain
         self._ready = False  # the worker may say hello: from now on what changes is told
         self._nvml_answered = asyncio.Event()  # for the first time, or failed
         self._looks: list[asyncio.Task[None]] = []
@@ -116,8 +115,7 @@ class Machine:
             await asyncio.wait_for(self._nvml_answered.wait(), _JOIN_WAITS_S)
         except asyncio.TimeoutError:
             log.warning("NVML has not answered within %g s: its devices are told later", _JOIN_WAITS_S)
-            if self._guard.present:
-                self._nvml_problem = "has not answered yet"
+            self._late = True
         if self._prober is not None:
             known = await asyncio.to_thread(self._prober.known, self.inventory)
             self._frameworks = {framework.name: framework for framework in known}
@@ -163,7 +161,8 @@ class Machine:
     def _compose(self) -> None:
         """Put the inventory together, and tell it where it changed."""
         reasons = self._quarantine.reasons()
-        silent = f"NVML {self._nvml_problem}" if self._nvml_problem else ""
+        waits = self._late and self._guard.present and not self._nvml_answered.is_set()
+        silent = f"NVML {self._nvml_problem}" if self._nvml_problem else "NVML has not answered yet" if waits else ""
         devices = [
             replace(device, sick=device.sick or silent or reasons.get(device.uuid, ""))
             for device in self._nvidia.devices
@@ -233,8 +232,8 @@ class Machine:
                     return  # there is none of NVIDIA's here
                 self._nvml_problem = f"failed: {error}"
                 log.warning("NVIDIA devices present, NVML %s", self._nvml_problem)
-            self._compose()
             self._nvml_answered.set()
+            self._compose()
             if self._nvml_problem:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LAST_AGAIN_S)
@@ -260,6 +259,8 @@ class Machine:
     def tick(self, *, connected: bool) -> None:
         """Once a second."""
         now_s = time.monotonic()
+        if self._late and not self._nvml_answered.is_set():
+            self._compose()  # by now it may be known that there are devices
         for uuid in self._quarantine.due(now_s):
             self._spawn(self._probe_device(uuid))
         if not connected:
@@ -349,9 +350,8 @@ class Machine:
             return
         for device in devices:
             log.warning("device %s is probed: a job on it ended with: %s", device.uuid, smelt.words)
-            self._quarantine.suspect(
-                device.uuid, f"a job on it ended with: {smelt.words}", time.monotonic(), sure=smelt.sure
-            )
+            words = f"a job on it ended with: {smelt.words}"
+            self._quarantine.suspect(device.uuid, words, time.monotonic(), sure=smelt.sure)
         self._quarantine_changed()
 
     def _framework_told(self, framework: Framework) -> None:

@@ -67,14 +67,14 @@ class Why:
 
     @property
     def who(self) -> Mapping[str, str]:
-        """Who holds each device, by its UUID."""
+        """Who holds each device, by its UUID; of those who share one all."""
         if self._who is None:
-            self._who = {
-                device.uuid: holder_words(claim, self._now)
-                for worker in self.known
-                for claim in worker.claims.values()
-                for device in claim.devices
-            }
+            holders: dict[str, list[str]] = {}
+            for worker in self.known:
+                for claim in worker.claims.values():
+                    for device in claim.devices:
+                        holders.setdefault(device.uuid, []).append(holder_words(claim, self._now))
+            self._who = {uuid: " and ".join(dict.fromkeys(words)) for uuid, words in holders.items()}
         return self._who
 
 

@@ -141,8 +141,8 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "                    whole.add(device.uuid)\n",
         "                    pass\n",
     ),
-    "busy-slots-taken": (_ROOM, "if seen.slots_free < 1 or worker.full or (", "if worker.full or ("),
-    "full-worker-taken": (_ROOM, "if seen.slots_free < 1 or worker.full or (", "if seen.slots_free < 1 or ("),
+    "busy-slots-taken": (_ROOM, "if seen.slots_free < 1 or not worker.reachable or", "if not worker.reachable or"),
+    "full-worker-taken": (_ROOM, "not worker.reachable or worker.full:", "not worker.reachable:"),
     "unreachable-worker-taken": (f"{_CORE}.machine", "return self.conn is not None", "return True"),
     "cancel-not-stored": (
         f"{_CORE}.jobs",

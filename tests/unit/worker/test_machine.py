@@ -84,6 +84,26 @@ def test_a_driver_that_takes_its_time_does_not_hold_up_the_join(
     run(tmp_path, fakenvml.t4(), test, started=False)
 
 
+def test_that_there_are_devices_is_told_as_soon_as_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine not even that is known within the time that a join waits."""
+    monkeypatch.setattr(machine_module, "_JOIN_WAITS_S", 0.01)
+
+    async def test(bench: Bench) -> None:
+        bench.guard.starts.clear()
+        await bench.start()
+        assert bench.machine.inventory.problems == ()
+        bench.guard.open.clear()
+        bench.guard.starts.set()
+        await asyncio.sleep(0)
+        await bench.ticked()
+        assert bench.told[-1].problems == ("NVIDIA devices present, NVML has not answered yet",)
+        bench.guard.open.set()
+        await bench.until(lambda: bench.told[-1].devices)
+        assert bench.told[-1].problems == ()
+
+    run(tmp_path, fakenvml.t4(), test, started=False)
+
+
 def test_a_driver_that_fails_later_leaves_its_devices_shown_as_sick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

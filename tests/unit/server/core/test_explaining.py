@@ -50,6 +50,16 @@ def test_what_has_to_wait_says_who_holds_it_and_since_when(world: Any) -> None:
     assert "train.py by ana, 14 min" in reason.text
 
 
+def test_of_those_who_share_a_device_all_are_named(world: Any) -> None:
+    world.join("gpu", gpus=1)
+    [worker] = world.plane.workers.values()
+    [device] = worker.inventory.devices
+    for name in ("one", "two"):
+        worker.take(name, Claim(devices=(device,), vram_share_bytes=1, job=name, name=name, owner="ana"))
+    told = Why(world.plane, 0.0).who
+    assert told == {device.uuid: "one by ana, just begun and two by ana, just begun"}
+
+
 def test_what_no_worker_could_take_names_the_nearest_step(world: Any) -> None:
     world.join("cpu")
     world.join("gpu", gpus=1)

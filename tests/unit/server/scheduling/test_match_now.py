@@ -43,6 +43,12 @@ def test_devices_that_are_held_and_by_whom():
     assert has_room(asks(1), worker)
 
 
+def test_the_devices_of_one_holder_are_told_together():
+    ana, ben = "train.py by ana, 14 min", "sweep by ben, 3 min"
+    reason = only(asks(), box(*cards(3), free=()), {"GPU-0": ana, "GPU-1": ben, "GPU-2": ana})
+    assert reason.text == f"needs 1 free cuda device, 0 free now (cuda:0,2: {ana}; cuda:1: {ben})"
+
+
 def test_free_devices_that_do_not_fit_do_not_count():
     small = card(0, vram_bytes=8 * GB)
     worker = box(small, card(1), free=(small,))
