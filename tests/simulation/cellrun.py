@@ -183,6 +183,11 @@ class CellRun:
             self._began = True
             self.agent.emit(link.Began(attempt=self.name))
 
+    def end_as(self, outcome: Outcome) -> None:
+        """Let its program end now, in this way, if it has not ended."""
+        if not self._ended:
+            self._end(outcome)
+
     def _end(self, outcome: Outcome) -> None:
         self._ended = True
         spool = self.agent.machine.spools.get(self.name)

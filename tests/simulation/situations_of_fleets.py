@@ -136,10 +136,10 @@ def a_gang_of_which_one_cannot_begin_fails_where_another_has_begun(make: Make, c
     ended(world)
 
 
-@staged()
-def one_of_a_gang_that_had_begun_unheard_is_not_begun_again(make: Make) -> None:
+@staged(forgotten_words=[0.0, 1.0])
+def one_of_a_gang_that_had_begun_unheard_is_not_begun_again(make: Make, forgotten_words: float) -> None:
     """Two are so young that nobody has told of them when the third can't begin: they ran, and can't be taken back."""
-    world = make(workers=((1, 0), (1, 0), (1, 0)), prepare_s=0.001)
+    world = make(workers=((1, 0), (1, 0), (1, 0)), prepare_s=0.001, forgotten_words=forgotten_words)
     unable = world.agents[2]
     unable.plan = replace(world.plan, given_back=1.0, prepare_s=0.05)
     world.clients[0].submit("gang", spec(300.0, command=True, nodes=3))

@@ -22,6 +22,7 @@ _MODULES = (
     "tests.simulation.situations_of_words",
     "tests.simulation.situations_of_commands",
     "tests.simulation.situations_of_fleets",
+    "tests.simulation.situations_of_room",
 )
 _scenarios: dict[str, Callable[[], None]] = {}
 

@@ -194,11 +194,13 @@ class Plane:
 
     def forget_keys(self) -> None:
         """Leave the jobs that are over to the store: by now their rows are committed."""
-        while self.done:
-            name, (tick, job) = next(iter(self.done.items()))
+        old: list[Job] = []
+        for tick, job in self.done.values():
             if self.ticks - tick < self.settings.keep_keys_ticks:
-                return
-            del self.done[name], self.keys[(job.owner, job.key)]
+                break
+            old.append(job)
+        for job in old:  # afterwards: to look for a dict's first item anew steps over all that were taken before it
+            del self.done[job.id], self.keys[(job.owner, job.key)]
 
     def done_with(self, task: Task) -> None:
         """A task is over, and no process of it is left."""

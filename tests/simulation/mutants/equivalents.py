@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _RESEND = "a resend is harmless"
+_ONCE_MORE = "it is found out once more"
 _NARROWS = "no event leads there: the guard says so to readers and to the type checker"
 
 #: Name -> the reason.
@@ -33,11 +34,19 @@ EQUIVALENT: dict[str, str] = {
     "condition.look:1": "where nothing was measured, or nobody waits, nothing is found",
     "condition.look:2": "where nothing that is measured matters, nothing is found",
     "condition.look:3-always": "room is looked for where there is none",
-    "placing._Round._is_kept:1": "it is found out once more",
+    "placing._Round._is_kept:1": _ONCE_MORE,
     "placing._Round._is_kept:2": "in a line of its own nobody else stands before it",
     "placing._Round._place_all:1": "too few are no choice",
     "placing._Round._place_all:3": _NARROWS,
-    "placing.place_waiting:1": "in an empty queue nobody is first",
+    "placing._Round._demands:1": "of many that came free nothing is wanted that none of them has",
+    "placing._Round._wanted:3": _ONCE_MORE,
+    "placing._Round._wanted:4": "a line that fits on none of many that came free is placed nowhere",
+    "placing._Round._wanted:7": _ONCE_MORE,
+    "placing._Round._place:6": _ONCE_MORE,
+    "placing.place_waiting:2-always": "in an empty queue nobody is first",
+    "placing.place_waiting:4-always": "where nobody came and nothing came free, nobody is looked at",
+    "placing._could:1": _ONCE_MORE,
+    "placing._could:3": "who is there is among those who are known",
     "plane.Plane.handle:3-always": "where nothing came and no room was made, placing finds nothing",
     # ------------------------------------------------------------ never the case
     "ending.cancel_attempt:1-always": _NARROWS,
@@ -46,6 +55,5 @@ EQUIVALENT: dict[str, str] = {
     "jobs._cancel_task:4-always": "a task that neither waits nor is over has an attempt",
     "attempts.requeue_unstarted:1": _NARROWS,
     "attempts.lose:1": _NARROWS,
-    "placing._into_session:1": _NARROWS,
     "fleet._refusal:3": "the tick closes the silent connection in the same half second; the newcomer comes again",
 }
