@@ -168,6 +168,23 @@ def nothing_but_small_commands_waits_for_a_slot_on_a_worker(make: Make, what: st
 
 
 @staged()
+def a_cell_that_waits_for_its_session_keeps_no_slot_from_others(make: Make) -> None:
+    """It needs none: its session has one."""
+    world = make(workers=((1, 0),))
+    client = world.clients[0]
+    client.submit("first", spec(_LONG, session="s"))
+    world.run(3.0)
+    say_ahead(world, 4)
+    client.submit("second", spec(0.1, session="s"))
+    world.run(1.0)
+    submitted(world, "small", 0.1)
+    assert states_of(world, "second") == [State.QUEUED]
+    assert states_of(world, "small") == [State.ASSIGNED]
+    client.release("s")
+    ended(world)
+
+
+@staged()
 def small_commands_go_ahead_once_the_one_who_stood_before_them_has_left(make: Make) -> None:
     world = make(workers=((1, 1),))
     submitted(world, "runs")

@@ -92,8 +92,10 @@ def _foreign(sample: Sample | None) -> Hashable:
     """Who else is on the devices, and how much they leave."""
     if sample is None:
         return ()
-    return tuple([
-        (device.uuid, device.used_bytes, device.free_bytes, device.foreign)
-        for device in sample.devices
-        if device.foreign
-    ])
+    return tuple(
+        [
+            (device.uuid, device.used_bytes, device.free_bytes, device.foreign)
+            for device in sample.devices
+            if device.foreign
+        ]
+    )

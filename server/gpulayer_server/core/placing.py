@@ -19,8 +19,9 @@ from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
 from gpulayer_server.scheduling import gang, match
 from gpulayer_server.scheduling.fair import Turns
 from gpulayer_server.scheduling.match import explain, unmet
+from gpulayer_server.scheduling.queue import Order
 from gpulayer_server.scheduling.room import Pick
-from gpulayer_server.scheduling.wants import Line, Wants, demands
+from gpulayer_server.scheduling.wants import SESSION, Line, Wants, demands
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
@@ -75,10 +76,15 @@ class _Round:
         self.queue, self.room = plane.queue, plane.room
         self.fresh, self.freed = plane.queue.fresh, plane.room.freed
         self.unwanted: set[Wants[Worker]] = set()  # that fit nowhere where something came free
+        self.maybe: set[Wants[Worker]] | None = None  # those that may; None: all
+        self.reserved: set[Wants[Worker]] = set()
+        self.counted = 0  # of the workers where something is free, so many are looked at
         self.kept: set[str] = set()  # workers whose next slot is for one that stands before the rest
 
     def go(self) -> None:
-        turns = Turns(self.queue, self.plane.usage.weight, self._wanted, self._demands())
+        self._look_at_freed()
+        sieve = None if self.maybe is None else self._likely
+        turns = Turns(self.queue, self.plane.usage.weight, self._wanted, self._demands(), sieve)
         while self._anything() and (line := turns.next()) is not None:
             bound = turns.bound()
             while (first := self.queue.first(line)) is not None:
@@ -87,17 +93,45 @@ class _Round:
                 if not self._place(line, self.plane.tasks[first[1]]):
                     self.fresh.pop(line, None)
                     break
-                if self.room.willing and self.queue.classes() > 1 and _no_more_kept(self.plane):
-                    self.unwanted.clear()
+                waiting_ahead = self.room.willing and self.queue.classes() > 1 and _no_more_kept(self.plane)
+                if waiting_ahead or len(self.freed) > self.counted:  # a reservation that is over frees its workers
+                    self._look_at_freed()
                     turns.again(self._demands() or ())
             else:
                 self.fresh.pop(line, None)
+
+    def _look_at_freed(self) -> None:
+        """Begin anew with what may be wanted: what could go where something is free, if all of it was."""
+        self.unwanted.clear()
+        self.counted = len(self.freed)
+        if self.counted > _MANY:
+            self.maybe = None
+            return
+        self.maybe = set[Wants[Worker]]().union(*[self.room.fitting(worker) for worker in self.freed.values()])
+        self.reserved = {reservation.wants for reservation in self.plane.reservations.values()}
+        self.maybe |= self.reserved
+
+    def _likely(self, places: list[tuple[Order, Line]]) -> Iterable[tuple[Order, Line]]:
+        """Of the first tasks of lines those that may be wanted; who runs in a session is looked at by itself."""
+        maybe = self.maybe
+        if maybe is None:
+            return places
+        return (place for place in places if place[1].wants in maybe or place[1].wants is None)
+
+    def _not_now(self, wants: Wants[Worker]) -> None:
+        """It fits nowhere where something came free; of a line for which there is a reservation it may all the same."""
+        self.unwanted.add(wants)
+        if self.maybe is not None and wants not in self.reserved:
+            self.maybe.discard(wants)
 
     def _demands(self) -> set[Hashable] | None:
         """What could be met where something came free; None: all."""
         if len(self.freed) > _MANY:
             return None
-        return {demand for worker in self.freed.values() for demand in demands(worker)}
+        met = {demand for worker in self.freed.values() for demand in demands(worker)}
+        if self.maybe is not None:
+            met &= {wants.demand for wants in self.maybe} | {SESSION}
+        return met
 
     def _anything(self) -> bool:
         """Whether anything is left to look at: lines, or workers with something free."""
@@ -128,7 +162,7 @@ class _Round:
             if worker.id in kept and self._has_kept(wants, worker):
                 return True
         if not kept:
-            self.unwanted.add(wants)
+            self._not_now(wants)
         return False
 
     def _may_wait(self, wants: Wants[Worker], worker: Worker) -> bool:
@@ -161,14 +195,14 @@ class _Round:
         elif wants.nodes > 1:
             if self._place_all(line, job, wants):
                 return True
-            self.unwanted.add(wants)
+            self._not_now(wants)
         else:
             pick = self._choose(line, job, wants)
             if pick is not None:
                 self._give(job, task, pick)
                 return True
             if not wants.plain:  # whether a small command may wait for a slot depends on its line
-                self.unwanted.add(wants)
+                self._not_now(wants)
         return _reject_if_impossible(plane, line, wants, task, self.now, self.out)
 
     def _give(self, job: Job, task: Task, pick: Pick[Worker], nodes: tuple[str, ...] = ()) -> None:
@@ -198,9 +232,12 @@ class _Round:
     def _place_all(self, line: Line, job: Job, wants: Wants[Worker]) -> bool:
         """Place all tasks of a job, each on a worker of its own, or none."""
         kept = reserving.reserved_for(self.plane, line)
+        if not kept and self.room.frees < wants.not_before:
+            return False
         able = {worker.id: worker for worker in self.room.roomy(wants)}
         able |= {name: each.worker for name, each in kept.items() if self._has_kept(wants, each.worker)}
         if len(able) < wants.nodes:
+            wants.not_before = self.room.frees + wants.nodes - len(able)  # one more machine at a time, at most
             return False
         chosen = gang.choose_nodes(wants.requirements, list(able.values()), lambda _: True)
         if chosen is None:

@@ -100,13 +100,16 @@ class Turns(Generic[Key]):
         weight: Callable[[str], int],
         wanted: Callable[[Key], bool],
         demands: Iterable[Hashable] | None = None,
+        likely: Callable[[list[tuple[Order, Key]]], Iterable[tuple[Order, Key]]] | None = None,
     ):
         """`weight`: what an owner holds; `wanted`: whether a class is to be looked at, asked as late as it can be;
-        `demands`: only classes of these are, and those that are `fresh`; None: all.
+        `demands`: only classes of these are, and those that are `fresh`; None: all; `likely`: of some places those
+        whose classes may be wanted, as a quick sieve before that.
         """
         self._queue = queue
         self._weight = weight
         self._wanted = wanted
+        self._likely = likely
         self._demands = None if demands is None else dict.fromkeys(demands)
         self._passed: dict[Group, Order] = {}
         self._owners: list[_Owner] = []  # a heap
@@ -243,7 +246,8 @@ class Turns(Generic[Key]):
             return
         passed, wanted = self._passed.get(group), self._wanted
         first = 0 if passed is None else bisect_right(places, passed, key=_order)
-        for order, key in places[first:] if first else places:
+        left = places[first:] if first else places
+        for order, key in left if self._likely is None else self._likely(left):
             if wanted(key):
                 self._found[group] = self._push(order, group[1], group, key)
                 return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic
@@ -48,6 +49,7 @@ class Room(Generic[Each]):
         self.freed: dict[str, Each] = {}  # workers that may take what they could not, since somebody cleared this
         self.willing: dict[str, Each] = {}  # those that let small commands wait for a slot
         self.version = 0  # raised when another shape comes, or goes, or is there again
+        self.frees = 0  # raised when more of a worker may be free
         self.changes = 0  # raised when anybody comes, goes or changes
         self._workers: dict[str, Each] = {}
         self._shapes: dict[Hashable, Shape[Each]] = {}
@@ -58,6 +60,7 @@ class Room(Generic[Each]):
         self._moved: dict[str, Each] = {}  # those that are not filed as they are
         self._beside: dict[str, Beside[Each]] = {}
         self._wants: dict[Requirements, Wants[Each]] = {}
+        self._asked: list[Wants[Each]] = []  # the same, as they came
 
     @property
     def shape_count(self) -> int:
@@ -116,6 +119,7 @@ class Room(Generic[Each]):
 
     def touched(self, worker: Each) -> None:
         """More of a worker may be free, or it takes more, or less."""
+        self.frees += 1
         self._moved[worker.id] = self.freed[worker.id] = worker
         if worker.room_ahead > 0:
             self.willing[worker.id] = worker
@@ -137,12 +141,26 @@ class Room(Generic[Each]):
         found = self._wants.get(requirements)
         if found is None:
             found = self._wants[requirements] = Wants(requirements)
+            self._asked.append(found)
         return found
+
+    def fitting(self, worker: Each) -> AbstractSet[Wants[Each]]:
+        """The sets of requirements that machines like a worker could meet, and all that name one; to be read."""
+        shape = self._shape_of[worker.id]
+        for wants in self._asked[shape.asked :]:
+            if wants.pinned is not None or wants.fits(shape, worker):
+                shape.fitting.add(wants)
+        shape.asked = len(self._asked)
+        return shape.fitting
 
     def forget(self, waiting: Iterable[Wants[Each]]) -> None:
         """Where too many sets are remembered, drop those with which nobody waits."""
         if len(self._wants) > _SPARE:
             self._wants = {wants.requirements: wants for wants in waiting}
+            self._asked = list(self._wants.values())
+            for shape in self._shapes.values():
+                shape.fitting.clear()
+                shape.asked = 0
 
     def able(self, wants: Wants[Each]) -> Iterator[Each]:
         """Those who are there and could take it, however busy they are."""
@@ -210,7 +228,7 @@ class Room(Generic[Each]):
         """All that have room for it, beside what is reserved there."""
         self.settle()
         for shape in self.shapes(wants):
-            for free, entries in list(shape.open.items()):
+            for free, entries in list(shape.open.items()) if shape.open else ():
                 if wants.whole and free < wants.count:
                     continue
                 for _, _, worker_id in list(entries):

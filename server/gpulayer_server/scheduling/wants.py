@@ -27,6 +27,8 @@ class Shape(Generic[Each]):
         self.there: dict[str, Each] = {}
         self.open: dict[int, list[Entry]] = {}  # with a free slot, by the number of free devices
         self.sharing: list[tuple[int, str]] = []  # with a free slot: most bytes left on a device in shared use, id
+        self.fitting: set[Wants[Each]] = set()  # of the room's sets of requirements those that it could meet
+        self.asked = 0  # so many of them were looked at for that
 
 
 class Wants(Generic[Each]):
@@ -49,7 +51,19 @@ class Wants(Generic[Each]):
         self.shapes: list[Shape[Each]] = []  # those that fit and of which somebody is there: `Room.shapes`
         self.version = -1  # of the room, when they were listed
         self.possible = -1  # the room's `changes`, when it was found that enough of those who are there could take it
+        self.demand = self._demand()
+        self.not_before = 0  # many machines are too few until somewhere came something free so many times: `Room.frees`
         self._fits: dict[Shape[Each], bool] = {}
+
+    def _demand(self) -> Hashable:
+        """What kind of thing it needs: a worker that has nothing of the kind free need not be asked for it."""
+        if self.pinned is not None:
+            return (self.pinned,)
+        if self.nodes > 1:
+            return MACHINES
+        if self.share_bytes is not None:
+            return SHARE
+        return self.count or (SLOT if self.light else HOST)
 
     def fits(self, shape: Shape[Each], worker: Each) -> bool:
         """Whether machines of a shape, such as `worker`, could take it, however busy they are."""
@@ -170,17 +184,8 @@ def owner_of(line: Line) -> str:
 
 
 def demand_of(line: Line) -> Hashable:
-    """What kind of thing it needs: a worker that has nothing of the kind free need not be asked for it."""
-    wants = line.wants
-    if wants is None:
-        return SESSION
-    if wants.pinned is not None:
-        return (wants.pinned,)
-    if wants.nodes > 1:
-        return MACHINES
-    if wants.share_bytes is not None:
-        return SHARE
-    return wants.count or (SLOT if wants.light else HOST)
+    """What kind of thing it needs, or that it runs in a session."""
+    return SESSION if line.wants is None else line.wants.demand
 
 
 def demands(worker: Candidate) -> Iterator[Hashable]:

@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", default=[], help="mutants; all, if none is named")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of CPU time, for each mutant")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of CPU time, for each mutant")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="processes at a time")
     parser.add_argument("--one", help=argparse.SUPPRESS)

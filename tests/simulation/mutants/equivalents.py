@@ -46,7 +46,10 @@ EQUIVALENT: dict[str, str] = {
     "placing.place_waiting:2-always": "in an empty queue nobody is first",
     "placing.place_waiting:4-always": "where nobody came and nothing came free, nobody is looked at",
     "placing._could:1": _ONCE_MORE,
+    "placing._could:2": "a machine that could take one task is found among those who are known",
     "placing._could:3": "who is there is among those who are known",
+    "waiting.forget_lines:1": "a line in which nobody waits is made anew",
+    "waiting.wants_of:1": "of equal requirements there is one record",
     "plane.Plane.handle:3-always": "where nothing came and no room was made, placing finds nothing",
     # ------------------------------------------------------------ never the case
     "ending.cancel_attempt:1-always": _NARROWS,
