@@ -90,6 +90,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()  # none between two devices: unknown
     frameworks: tuple[Framework, ...] = ()  # those that were looked for and probed
     probing: tuple[str, ...] = ()  # names of frameworks whose probes are not through
+    looking: tuple[str, ...] = ()  # kinds of devices that may be there: their maker's library has not answered yet
     cuda: str = ""  # the highest CUDA version that the driver supports, like '12.2'
     region: str = ""
     zone: str = ""

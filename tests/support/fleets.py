@@ -47,4 +47,3 @@ def hello(view: WorkerView) -> Hello:
         inventory=view.inventory,
         local=view.local,
     )
-

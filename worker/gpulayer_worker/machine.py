@@ -182,6 +182,7 @@ class Machine:
             devices=tuple(devices),
             links=(*self._nvidia.links, *self._others.links),
             problems=tuple(problems),
+            looking=("cuda",) if waits else (),
             cuda=self._nvidia.cuda,
             region=self._place.region,
             zone=self._place.zone,

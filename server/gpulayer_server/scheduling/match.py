@@ -44,8 +44,9 @@ def unmet(requirements: Requirements, worker: Candidate) -> list[Reason]:
         reasons.append(Reason(worker=name, code="slots", text="offers no slots", wanted=1, found=0, remedy=remedy))
     asks = asked(requirements)
     reasons += host_reasons(requirements, asks, worker)
-    reasons += device_reasons(asks, worker)
-    reasons += framework_reasons(asks, worker)
+    if asks.kind not in worker.inventory.looking:
+        reasons += device_reasons(asks, worker)
+        reasons += framework_reasons(asks, worker)
     return reasons
 
 
@@ -54,11 +55,11 @@ def fits(requirements: Requirements, worker: Candidate) -> bool:
     if worker.slots < 1 or (requirements.worker is not None and requirements.worker != worker.name):
         return False
     asks, inventory = asked(requirements), worker.inventory
-    return (
-        host_fits(requirements, asks, inventory)
-        and devicefit.enough(asks, inventory)
-        and frameworks_fit(asks, inventory)
-    )
+    if not host_fits(requirements, asks, inventory):
+        return False
+    # until it is known what is there nothing is lacking for good
+    known = asks.kind not in inventory.looking
+    return not known or (devicefit.enough(asks, inventory) and frameworks_fit(asks, inventory))
 
 
 def usable(requirements: Requirements, device: Device, inventory: Inventory) -> bool:
@@ -84,7 +85,7 @@ def shape(worker: Candidate) -> Hashable:
         (os_of(inventory.os), inventory.arch, inventory.cpu_cores, inventory.ram_bytes, inventory.python),
         frozenset(devices.items()),
         tuple(frameworks),
-        inventory.probing,
+        (inventory.probing, inventory.looking),
         frozenset(inventory.labels.items()),
     )
 
@@ -112,6 +113,9 @@ def busy(requirements: Requirements, worker: Candidate, who: Mapping[str, str] =
     if worker.slots_free < 1:
         add("slots", f"all {count(worker.slots, 'slot')} busy", 1, 0)
     asks = asked(requirements)
+    if asks.kind in worker.inventory.looking:
+        add("probing", f"its {asks.kind} devices are not known yet: {'; '.join(worker.inventory.problems)}", asks.kind)
+        return reasons
     for framework in asks.frameworks:
         if framework.name in worker.inventory.probing:
             add("probing", f"{framework.name} is still being tried out there", framework.text)
@@ -124,6 +128,8 @@ def has_room(requirements: Requirements, worker: Candidate) -> bool:
     if worker.slots_free < 1 or worker.full:
         return False
     asks, probing = asked(requirements), worker.inventory.probing
+    if asks.kind in worker.inventory.looking:
+        return False
     if probing and any(framework.name in probing for framework in asks.frameworks):
         return False
     return vacancy.vacant(requirements, asks, worker)

@@ -85,9 +85,7 @@ class World:
     ) -> int:
         """A hello on a new connection; gives the connection."""
         self._conns += 1
-        devices = tuple(
-            Device(uuid=f"{name}-gpu{i}", kind="cuda", index=i, vram_bytes=vram_bytes) for i in range(gpus)
-        )
+        devices = tuple(Device(uuid=f"{name}-gpu{i}", kind="cuda", index=i, vram_bytes=vram_bytes) for i in range(gpus))
         inventory = Inventory(
             host=name, os="linux", arch="x", cpu_cores=1, ram_bytes=ram_bytes, python="3", devices=devices
         )
