@@ -17,6 +17,7 @@ from gpulayer.protocol.types import JobSpec, Outcome, State
 from gpulayer_server.core.events import Effects, Event, Submission, SubmittedBatch, Tick, WorkerConnected, WorkerSaid
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Settings
+from gpulayer_server.garbage import collect_seldom
 
 _MACHINES, _MANY = 1_000, 10_000
 _TASKS, _QUICK_TASKS = 100_000, 20_000
@@ -109,6 +110,7 @@ class Run:
 
 def measure(machines: int, tasks: int) -> Tally:
     """Fill a fleet and drain it. Raises `RuntimeError` where not everything was placed once."""
+    collect_seldom()  # as the control plane does
     run = Run(plane=Plane(epoch=1, now=0.0, settings=Settings(silent_after_s=1e9, keep_keys_ticks=0)))
     run.join(machines)
     specs = jobs(tasks, machines)
@@ -128,8 +130,9 @@ def main(argv: list[str]) -> int:
     """Measure, print the table and the JSON object; 1 when a goal was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks scheduler", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK_TASKS:,} tasks, one repeat")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of the whole (default 3)")
     options = parser.parse_args(argv)
-    tasks, repeats = (_QUICK_TASKS, 1) if options.quick else (_TASKS, 3)
+    tasks, repeats = (_QUICK_TASKS, 1) if options.quick else (_TASKS, max(1, options.repeats))
     few: list[Tally] = []
     many: list[Tally] = []
     for _ in range(repeats):

@@ -22,6 +22,7 @@ from gpulayer_server.core.events import (
     Event,
     ReleaseWanted,
     ShutdownWanted,
+    SubmittedBatch,
     Tick,
     WorkerConnected,
     WorkerSaid,
@@ -38,7 +39,7 @@ def wrong(plane: Plane, event: Event, effects: Effects, now: float, *, local_unt
 
     `local_until`: a local worker is being started, until then at most.
     """
-    for problem in (*_problems(plane, event, effects, now), *_in_general(plane, effects, now)):
+    for problem in (*_problems(plane, event, effects, now), *_in_general(plane, event, effects, now)):
         return problem
     if isinstance(event, Tick) and now >= local_until:
         for problem in _waiting_in_vain(plane, now):
@@ -67,12 +68,13 @@ def _problems(plane: Plane, event: Event, effects: Effects, now: float) -> Itera
             pass
 
 
-def _in_general(plane: Plane, effects: Effects, now: float) -> Iterator[str]:
+def _in_general(plane: Plane, event: Event, effects: Effects, now: float) -> Iterator[str]:
     for _, message in effects.sends:
         attempt = plane.attempts.get(message.attempt) if isinstance(message, CancelAttempt) else None
         if attempt is not None and attempt.over:
             yield f"{attempt.id} is over, and its worker is told to cancel it"
-    if effects.rows or effects.fleet_changed:
+    more_follow = isinstance(event, SubmittedBatch) and event.more  # they are placed together
+    if (effects.rows or effects.fleet_changed) and not more_follow:
         yield from _room_left(plane, now)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpulayer.protocol.messages import Ahead, Heartbeat
 from gpulayer.protocol.types import Outcome, State
-from gpulayer_server.core.events import LimitsSet, WorkerSaid
+from gpulayer_server.core.events import Answer, LimitsSet, Submission, SubmittedBatch, WorkerSaid
 from gpulayer_server.core.state import Limits, Worker
 from tests.simulation.clients import spec
 from tests.simulation.situations_of_commands import looked_at, name_of, state_of
@@ -74,6 +74,24 @@ def a_cell_that_asks_for_more_than_its_session_holds_is_rejected(make: Make) -> 
     ended(world)
 
 
+@staged()
+def a_cell_that_came_while_its_sessions_worker_was_away_runs_when_it_is_back(make: Make) -> None:
+    world = make(workers=((2, 0),))
+    client = world.clients[0]
+    client.submit("first", spec(0.1, session="a"))
+    world.run(5.0)
+    world.network.part("w0", 20.0)
+    world.network.break_off(world.agents[0].end, silent=False)  # type: ignore[arg-type]
+    world.run(3.0)
+    client.submit("second", spec(0.1, session="a"))
+    world.run(1.0)
+    assert states_of(world, "second") == [State.QUEUED]
+    while worker_of(world).conn is None:
+        world.run(0.001)
+    assert states_of(world, "second") == [State.ASSIGNED]
+    assert {view.state for view in ended(world)} == {State.SUCCEEDED}
+
+
 # ---------------------------------------------------------------- many machines at once
 
 
@@ -109,6 +127,26 @@ def all_gangs_that_there_is_room_for_are_placed_when_the_limit_is_lifted(make: M
     assert [states_of(world, key) for key in ("one", "two")] == [[State.ASSIGNED] * 2] * 2
     assert states_of(world, "three") == [State.QUEUED] * 2
     assert {view.state for view in ended(world)} == {State.SUCCEEDED}
+
+
+@staged()
+def the_parts_of_a_batch_are_placed_together(make: Make) -> None:
+    world = make(workers=((1, 0),))
+    answers: list[Answer] = []
+
+    def part(key: str, priority: int, more: bool) -> None:
+        new = Submission(key=key, payload_hash="", spec=spec(1.0, command=True, priority=priority))
+        batch = {"owner": "owner0", "submissions": (new,), "more": more}
+        world.control_plane.request(lambda n: SubmittedBatch(request=n, **batch), answers.append)
+
+    part("low", 0, more=True)
+    (low,) = world.control_plane.plane.tasks.values()
+    assert low.state is State.QUEUED
+    part("high", 5, more=False)
+    high = [task for task in world.control_plane.plane.tasks.values() if task is not low]
+    assert (low.state, [task.state for task in high]) == (State.QUEUED, [State.ASSIGNED])
+    assert {view.state for view in ended(world)} == {State.SUCCEEDED}
+    assert len(answers) == 2
 
 
 # ---------------------------------------------------------------- limits

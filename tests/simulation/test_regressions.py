@@ -7,9 +7,9 @@ import pytest
 from tests.simulation.chaos import run_seed
 from tests.simulation.mutants.running import find
 
-#: A seed that finds each fault, or found it once, of those that the code once had or nearly had.
-#: (A lease that begins anew with the agent is found by a staged situation: no seed of the first 700 comes to it. So are
-#: the keys, the start unheard and the session's end by now: since the order of placing is another, these seeds are, too.)
+#: Seeds by the faults that the code once had or nearly had, and that they found.
+#: (A lease that begins anew with the agent is found by a staged situation: no seed of the first 700 comes to it. Only
+#: situations find the keys, the unheard start and the session's end since the order of placing is another.)
 FOUND_BY = {
     "gap-not-noticed": 17,
     "marks-not-made-up": 10,

@@ -77,6 +77,7 @@ class _Round:
         self.fresh, self.freed = plane.queue.fresh, plane.room.freed
         self.unwanted: set[Wants[Worker]] = set()  # that fit nowhere where something came free
         self.maybe: set[Wants[Worker]] | None = None  # those that may; None: all
+        self.likely: set[Hashable] = set()  # what kinds of things these need
         self.reserved: set[Wants[Worker]] = set()
         self.counted = 0  # of the workers where something is free, so many are looked at
         self.kept: set[str] = set()  # workers whose next slot is for one that stands before the rest
@@ -107,9 +108,12 @@ class _Round:
         if self.counted > _MANY:
             self.maybe = None
             return
-        self.maybe = set[Wants[Worker]]().union(*[self.room.fitting(worker) for worker in self.freed.values()])
+        shapes = [self.room.fitting(worker) for worker in self.freed.values()]
+        self.maybe = set[Wants[Worker]]().union(*[shape.fitting for shape in shapes])
+        self.likely = {SESSION}.union(*[shape.demands for shape in shapes])
         self.reserved = {reservation.wants for reservation in self.plane.reservations.values()}
         self.maybe |= self.reserved
+        self.likely |= {wants.demand for wants in self.reserved}
 
     def _likely(self, places: list[tuple[Order, Line]]) -> Iterable[tuple[Order, Line]]:
         """Of the first tasks of lines those that may be wanted; who runs in a session is looked at by itself."""
@@ -130,7 +134,7 @@ class _Round:
             return None
         met = {demand for worker in self.freed.values() for demand in demands(worker)}
         if self.maybe is not None:
-            met &= {wants.demand for wants in self.maybe} | {SESSION}
+            met &= self.likely
         return met
 
     def _anything(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic
@@ -144,14 +143,15 @@ class Room(Generic[Each]):
             self._asked.append(found)
         return found
 
-    def fitting(self, worker: Each) -> AbstractSet[Wants[Each]]:
-        """The sets of requirements that machines like a worker could meet, and all that name one; to be read."""
+    def fitting(self, worker: Each) -> Shape[Each]:
+        """The shape of a worker, of which `fitting` and `demands` are as they are now; to be read."""
         shape = self._shape_of[worker.id]
         for wants in self._asked[shape.asked :]:
             if wants.pinned is not None or wants.fits(shape, worker):
                 shape.fitting.add(wants)
+                shape.demands.add(wants.demand)
         shape.asked = len(self._asked)
-        return shape.fitting
+        return shape
 
     def forget(self, waiting: Iterable[Wants[Each]]) -> None:
         """Where too many sets are remembered, drop those with which nobody waits."""
@@ -160,6 +160,7 @@ class Room(Generic[Each]):
             self._asked = list(self._wants.values())
             for shape in self._shapes.values():
                 shape.fitting.clear()
+                shape.demands.clear()
                 shape.asked = 0
 
     def able(self, wants: Wants[Each]) -> Iterator[Each]:

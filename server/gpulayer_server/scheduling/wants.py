@@ -27,7 +27,10 @@ class Shape(Generic[Each]):
         self.there: dict[str, Each] = {}
         self.open: dict[int, list[Entry]] = {}  # with a free slot, by the number of free devices
         self.sharing: list[tuple[int, str]] = []  # with a free slot: most bytes left on a device in shared use, id
-        self.fitting: set[Wants[Each]] = set()  # of the room's sets of requirements those that it could meet
+        self.fitting: set[Wants[Each]] = (
+            set()
+        )  # the room's sets of requirements that it could meet, or that name a worker
+        self.demands: set[Hashable] = set()  # of these
         self.asked = 0  # so many of them were looked at for that
 
 

@@ -50,7 +50,6 @@ EQUIVALENT: dict[str, str] = {
     "placing._could:3": "who is there is among those who are known",
     "waiting.forget_lines:1": "a line in which nobody waits is made anew",
     "waiting.wants_of:1": "of equal requirements there is one record",
-    "plane.Plane.handle:3-always": "where nothing came and no room was made, placing finds nothing",
     # ------------------------------------------------------------ never the case
     "ending.cancel_attempt:1-always": _NARROWS,
     "link.Link._welcome:1-always": "verdicts are of what the hello declared, and nothing is let go of in between",

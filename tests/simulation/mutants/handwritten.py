@@ -141,6 +141,11 @@ _TABLE: dict[str, tuple[str, str, str]] = {
         "                    whole.add(device.uuid)\n",
         "                    pass\n",
     ),
+    "measured-room-unheeded": (
+        "gpulayer_server.scheduling.match",
+        "    return vacancy.vacant(requirements, asks, worker)\n",
+        "    return True\n",
+    ),
     "busy-slots-taken": (_ROOM, "if seen.slots_free < 1 or not worker.reachable or", "if not worker.reachable or"),
     "full-worker-taken": (_ROOM, "not worker.reachable or worker.full:", "not worker.reachable:"),
     "unreachable-worker-taken": (f"{_CORE}.machine", "return self.conn is not None", "return True"),
