@@ -238,7 +238,7 @@ def small_commands_go_ahead_once_the_one_who_stood_before_them_has_left(make: Ma
     cancelled(world, "runs")
 
 
-@staged(another_waits=[True])
+@staged(another_waits=[False, True])
 def small_commands_go_ahead_once_the_one_who_stood_before_them_goes_elsewhere(make: Make, another_waits: bool) -> None:
     world = make(workers=((1, 1), (1, 1)))
     submitted(world, "runs", worker="w0")

@@ -79,7 +79,7 @@ class _Round:
         self.maybe: set[Wants[Worker]] | None = None  # those that may; None: all
         self.likely: set[Hashable] = set()  # what kinds of things these need
         self.reserved: set[Wants[Worker]] = set()
-        self.counted = 0  # of the workers where something is free, so many are looked at
+        self.frees = 0  # of the room, when it was looked at what may be wanted
         self.kept: set[str] = set()  # workers whose next slot is for one that stands before the rest
 
     def go(self) -> None:
@@ -91,11 +91,12 @@ class _Round:
             while (first := self.queue.first(line)) is not None:
                 if first[0] > bound:
                     break
+                others_wait = self.queue.classes() > 1  # the one that leaves now may have been the only other one
                 if not self._place(line, self.plane.tasks[first[1]]):
                     self.fresh.pop(line, None)
                     break
-                waiting_ahead = self.room.willing and self.queue.classes() > 1 and _no_more_kept(self.plane)
-                if waiting_ahead or len(self.freed) > self.counted:  # a reservation that is over frees its workers
+                waiting_ahead = self.room.willing and others_wait and _no_more_kept(self.plane)
+                if waiting_ahead or self.room.frees != self.frees:  # a reservation that is over frees its workers
                     self._look_at_freed()
                     turns.again(self._demands() or ())
             else:
@@ -104,8 +105,8 @@ class _Round:
     def _look_at_freed(self) -> None:
         """Begin anew with what may be wanted: what could go where something is free, if all of it was."""
         self.unwanted.clear()
-        self.counted = len(self.freed)
-        if self.counted > _MANY:
+        self.frees = self.room.frees
+        if len(self.freed) > _MANY:
             self.maybe = None
             return
         shapes = [self.room.fitting(worker) for worker in self.freed.values()]
