@@ -19,6 +19,9 @@ os.environ.setdefault("NO_GCE_CHECK", "true")
 
 # under `nohup` it is ignored, and so it would be in every process that a test starts
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# and so is Ctrl-C in what a script starts in the background
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Where `tests/run.py` wants the names of the tests that failed: it tells them once more at its end.
 FAILED = "GPULAYER_TEST_FAILED"
