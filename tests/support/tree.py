@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def files_under(folder: Path) -> Iterator[Path]:
-    """Every file below a folder; what goes away meanwhile is left out (`rglob` would raise)."""
+    """Every file below a folder, no pipe and no socket; what goes away meanwhile is left out (`rglob` would raise)."""
     for top, _, names in os.walk(folder):
-        yield from (Path(top, name) for name in names)
+        yield from (path for path in (Path(top, name) for name in names) if path.is_file())
