@@ -13,7 +13,6 @@ from gpulayer_server.core.machine import Claim, Worker
 from gpulayer_server.core.plane import Plane
 
 _DECODER = msgspec.json.Decoder(WorkerView | list[WorkerView])
-_NEWEST = 0.0
 
 
 class NotAFleet(ValueError):
@@ -26,7 +25,7 @@ def explain_recorded(files: Sequence[str], requirements: Requirements, *, wait_f
     All of it is as it was when it was recorded: who was connected, what was busy.
     """
     views = [view for name in files for view in read(Path(name))]
-    now = max([view.last_seen_at for view in views], default=_NEWEST)
+    now = max([view.last_seen_at for view in views], default=0.0)
     plane = Plane(epoch=0, now=now)
     for number, view in enumerate(views, 1):
         worker = candidate(view)

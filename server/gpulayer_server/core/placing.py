@@ -77,7 +77,7 @@ class _Round:
         self.fresh, self.freed = plane.queue.fresh, plane.room.freed
         self.unwanted: set[Wants[Worker]] = set()  # that fit nowhere where something came free
         self.maybe: set[Wants[Worker]] | None = None  # those that may; None: all
-        self.likely: set[Hashable] = set()  # what kinds of things these need
+        self.kinds: set[Hashable] = set()  # what kinds of things these need
         self.reserved: set[Wants[Worker]] = set()
         self.frees = 0  # of the room, when it was looked at what may be wanted
         self.kept: set[str] = set()  # workers whose next slot is for one that stands before the rest
@@ -111,10 +111,10 @@ class _Round:
             return
         shapes = [self.room.fitting(worker) for worker in self.freed.values()]
         self.maybe = set[Wants[Worker]]().union(*[shape.fitting for shape in shapes])
-        self.likely = {SESSION}.union(*[shape.demands for shape in shapes])
+        self.kinds = {SESSION}.union(*[shape.demands for shape in shapes])
         self.reserved = {reservation.wants for reservation in self.plane.reservations.values()}
         self.maybe |= self.reserved
-        self.likely |= {wants.demand for wants in self.reserved}
+        self.kinds |= {wants.demand for wants in self.reserved}
 
     def _likely(self, places: list[tuple[Order, Line]]) -> Iterable[tuple[Order, Line]]:
         """Of the first tasks of lines those that may be wanted; who runs in a session is looked at by itself."""
@@ -135,7 +135,7 @@ class _Round:
             return None
         met = {demand for worker in self.freed.values() for demand in demands(worker)}
         if self.maybe is not None:
-            met &= self.likely
+            met &= self.kinds
         return met
 
     def _anything(self) -> bool:

@@ -135,6 +135,16 @@ def has_room(requirements: Requirements, worker: Candidate) -> bool:
     return vacancy.vacant(requirements, asks, worker)
 
 
+def slotless(requirements: Requirements, able: Iterable[Candidate]) -> list[str]:
+    """The ids of the workers that could take the job as soon as a slot is free there: they lack nothing else."""
+    asks = asked(requirements)
+    return [
+        worker.id
+        for worker in able
+        if worker.slots_free < 1 and not worker.full and vacancy.vacant(requirements, asks, worker)
+    ]
+
+
 def free_devices(requirements: Requirements, worker: Candidate) -> list[Device]:
     """The devices that a job could take now, in the inventory's order: whole ones, or those on which its share fits."""
     asks = asked(requirements)
@@ -215,50 +225,3 @@ def _of_many(requirements: Requirements, able: Sequence[Candidate], ready: Seque
         Reason(worker=worker.name, code="nodes", text=each, temporary=not lasting, wanted=nodes, found=found)
         for worker in there
     ]
-
-
-# ---------------------------------------------------------------- who takes it
-
-
-def roomiest(requirements: Requirements, able: Iterable[Each]) -> Each | None:
-    """The worker to take of those that are there and could take the job: of those that can now, the one with the fewest
-    devices to strand, then the most room.
-    """
-    wants_devices = requirements.device_kind is not None
-    best: Each | None = None
-    least: tuple[int, int, str] | None = None
-    for worker in able:
-        if not has_room(requirements, worker):
-            continue
-        cost = (0 if wants_devices else len(worker.inventory.devices), -worker.slots_free, worker.name)
-        if least is None or cost < least:
-            best, least = worker, cost
-    return best
-
-
-def slotless(requirements: Requirements, able: Iterable[Candidate]) -> list[str]:
-    """The ids of the workers that could take the job as soon as a slot is free there: they lack nothing else."""
-    asks = asked(requirements)
-    return [
-        worker.id
-        for worker in able
-        if worker.slots_free < 1 and not worker.full and vacancy.vacant(requirements, asks, worker)
-    ]
-
-
-def soonest(able: Iterable[Each]) -> Each | None:
-    """Where no slot is free: the worker that ends small commands so soon that one more may wait there."""
-    willing = [worker for worker in able if worker.room_ahead > 0 and not worker.full]
-    return max(willing, key=lambda worker: (worker.room_ahead, worker.name), default=None)
-
-
-def pick(requirements: Requirements, workers: Iterable[Each]) -> Each | None:
-    """The worker to take of all that are known."""
-    there = [worker for worker in workers if worker.reachable]
-    return roomiest(requirements, [worker for worker in there if fits(requirements, worker)])
-
-
-def choose_devices(requirements: Requirements, free: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices to take of those that are free, in the inventory's order."""
-    kind = requirements.device_kind
-    return tuple(device for device in free if device.kind == kind)[: requirements.device_count] if kind else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulayer.protocol.messages import Ahead, Assign
+from gpulayer.protocol.messages import Ahead, Assign, Heartbeat
 from gpulayer.protocol.types import CommandSpec, JobSpec, State
 from gpulayer_server.core.events import LocalWorkerExpected
 
@@ -153,3 +153,23 @@ def test_who_waits_for_devices_keeps_no_slot(world):
     assert world.submit(gpus=1).state is State.QUEUED
     command = JobSpec(command=CommandSpec(argv=("true",)))
     assert [world.ask(command).state for _ in range(2)] == [State.ASSIGNED] * 2
+
+
+def test_the_one_with_the_most_room_ahead_takes_what_no_slot_is_free_for(world):
+    conns = {name: world.join(name, slots=1) for name in ("a", "b", "c")}
+    command = JobSpec(command=CommandSpec(argv=("true",)))
+    for _ in conns:
+        world.ask(command)
+    world.say(conns["a"], Ahead(count=3))
+    world.say(conns["b"], Ahead(count=7))
+    assert world.view(world.ask(command).id).worker == "b"
+
+
+def test_nobody_takes_ahead_who_did_not_say_so_or_is_full(world):
+    world.join("a", slots=1)
+    full = world.join("b", slots=1)
+    command = JobSpec(command=CommandSpec(argv=("true",)))
+    assert [world.ask(command).state for _ in range(2)] == [State.ASSIGNED] * 2
+    world.say(full, Heartbeat(full="disk low"))
+    world.say(full, Ahead(count=9))
+    assert world.ask(command).state is State.QUEUED

@@ -171,11 +171,11 @@ class Fleet:
             asked = plane.jobs[task.job].spec.requirements
             if line.session in plane.session_of or waiting.limited(plane, line.owner, asked):
                 continue
+            ready = [worker for worker in there if match.fits(asked, worker) and match.has_room(asked, worker)]
             if asked.nodes == 1:
-                chosen = match.pick(asked, there)
+                chosen = next(iter(ready), None)
                 assert chosen is None, f"{task.id} waits for {asked}, and {chosen.name} has room"
                 continue
-            ready = [worker for worker in there if match.fits(asked, worker) and match.has_room(asked, worker)]
             nodes = gang.choose_nodes(asked, ready, lambda _: True)
             assert nodes is None, f"{task.id} waits for {asked}, and there is room"
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpulayer.protocol.types import Requirements
 from gpulayer_server.scheduling.match import (
     busy,
-    choose_devices,
     explain,
     fits,
     has_room,
-    pick,
     shape,
     slotless,
-    soonest,
     unmet,
 )
+from gpulayer_server.scheduling.room import Room
+from gpulayer_server.scheduling.topology import choose
 from tests.support.boxes import Box, box, card, cards, torch
 
 ANY = Requirements()
+
+
+def pick(asked: Requirements, boxes: Sequence[Box]) -> Box | None:
+    """The one that takes it, of all that are known."""
+    room = Room[Box]()
+    for each in boxes:
+        room.came(each)
+    found = room.best(room.wants(asked))
+    return found.worker if found is not None else None
 
 
 def cuda(count: int = 1) -> Requirements:
@@ -80,8 +89,8 @@ def test_pick_takes_the_most_room_then_the_first_name():
 
 def test_devices_are_taken_in_the_inventorys_order():
     mixed = (card(7, kind="mps"), *cards(3))
-    assert [device.uuid for device in choose_devices(cuda(2), mixed)] == ["GPU-0", "GPU-1"]
-    assert choose_devices(ANY, mixed) == ()
+    assert [device.uuid for device in choose(cuda(2), box(*mixed)) or ()] == ["GPU-0", "GPU-1"]
+    assert choose(ANY, box(*mixed)) == ()
 
 
 def test_a_worker_lacks_only_a_slot():
@@ -210,17 +219,6 @@ def test_a_worker_that_takes_no_more_says_why_and_is_passed_over():
     assert (reason.code, reason.text, reason.temporary) == ("disk", "its disk has 0.4 GB left", True)
     assert pick(ANY, [full]) is None
     assert pick(ANY, [full, box(name="other")]) == box(name="other")
-
-
-def test_the_one_with_the_most_room_ahead_takes_what_no_slot_is_free_for() -> None:
-    boxes = [box(name=name, slots_free=0, room_ahead=room) for name, room in (("a", 3), ("b", 7), ("c", 0))]
-    chosen = soonest(boxes)
-    assert chosen is not None
-    assert chosen.name == "b"
-
-
-def test_nobody_takes_ahead_who_did_not_say_so_or_is_full() -> None:
-    assert soonest([box(name="a", slots_free=0), box(name="b", full="disk low", room_ahead=9)]) is None
 
 
 # ---------------------------------------------------------------- shapes
