@@ -31,20 +31,40 @@ def shared() -> Iterator[Deployment]:
         yield deployment
 
 
-@pytest.fixture
-def deployment(shared: Deployment) -> Iterator[Deployment]:
-    """The shared deployment; after the test no job lives and every slot is free."""
-    yield shared
+def tidy(shared: Deployment) -> None:
+    """No job lives, no session is open, every slot is free, and the two workers are all that is connected."""
+    for name in shared.workers.keys() - {"alpha", "beta"}:
+        shared.workers.pop(name).stop()
     api = shared.api
     for job in api.jobs(limit=50):
         if not job.terminal:
             api.cancel(job.id)
     for session in api.sessions():
         api.release(session.name)
+
+    def is_tidy() -> bool:
+        workers = api.workers()
+        free = all(worker.slots_free == worker.slots for worker in workers)
+        return free and {worker.name for worker in workers if worker.connected} == {"alpha", "beta"}
+
     until(
-        lambda: all(worker.slots_free == worker.slots for worker in api.workers()),
+        is_tidy,
         lambda: f"free slots: {api.workers()} {api.sessions()} {[job for job in api.jobs() if not job.terminal]}",
     )
+
+
+@pytest.fixture(scope="module")
+def tidied(shared: Deployment) -> Deployment:
+    """The shared deployment, whatever the module before has left in it: sessions of its own, workers just going."""
+    tidy(shared)
+    return shared
+
+
+@pytest.fixture
+def deployment(tidied: Deployment) -> Iterator[Deployment]:
+    """The shared deployment; after the test no job lives and every slot is free."""
+    yield tidied
+    tidy(tidied)
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,7 @@ def test_it_ends_by_itself_with_its_worker_once_nobody_needs_it(bare: Deployment
 
 
 def test_a_session_keeps_it_alive_until_it_is_released(bare: Deployment) -> None:
-    bare.plane.start("--local-worker", "--idle-exit", "2", "--worker-arguments", "--reserve-bytes 0")
+    bare.plane.start("--local-worker", "--idle-exit", "1", "--worker-arguments", "--reserve-bytes 0 --warm 0")
     bare.local_worker()
     process = bare.plane.process
     assert process is not None
@@ -65,7 +65,7 @@ def test_a_session_keeps_it_alive_until_it_is_released(bare: Deployment) -> None
     assert bare.request("POST", "/v1/jobs", json={"key": "k", "spec": spec}).status_code == 201
     until(lambda: bare.api.jobs()[0].terminal, "the cell's end")
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(5)
+        process.wait(3)
     assert bare.request("DELETE", "/v1/sessions/kept").status_code == 204
     assert process.wait(60) == 0
     bare.plane.process = None

@@ -31,7 +31,7 @@ def seen(deployment: Deployment) -> WorkerView:
 def joined(deployment: Deployment, of: fakenvml.Machine, *arguments: str) -> Path:
     """A worker whose NVML is made up, and has told of its devices; the folder of its machine."""
     folder = deployment.folder / "fake"
-    deployment.worker("alpha", *arguments, env=fake_pynvml(folder, of))
+    deployment.worker("alpha", *arguments, warm=0, env=fake_pynvml(folder, of))
     until(lambda: seen(deployment).inventory.devices or seen(deployment).inventory.problems, "its devices")
     return folder
 

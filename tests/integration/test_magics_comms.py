@@ -126,7 +126,7 @@ def test_what_is_too_large_for_the_way_is_said_and_the_notebook_works_on(here: N
 
 @pytest.mark.skipif(not PYTHON6, reason="GPULAYER_TEST_IPYKERNEL6 names no interpreter that has ipykernel 6")
 def test_with_ipykernel_6_there_it_waits_for_the_cells_end(page: str, here: Notebook, shared: Deployment) -> None:
-    six = shared.worker("six", python=PYTHON6)
+    six = shared.worker("six", python=PYTHON6, warm=0)
     go = here.folder / "waited"
     try:
         until(lambda: shared.connected("six"), "the worker comes")

@@ -150,7 +150,7 @@ def test_logs_of_much_shows_head_and_tail(deployment: Deployment, notebook: Note
 
 
 def test_attach_to_a_job_of_another_life_of_the_control_plane(plane: Deployment) -> None:
-    plane.worker("alpha")
+    plane.worker("alpha", warm=0)
     notebook = plane.notebook(FILES, env={"GPULAYER_EMBEDDED": "0"})  # or it would start one of its own in between
     job = ended(plane, detached(notebook, "print('said')\ndisplay('shown')\n42"))
     plane.plane.stop()

@@ -96,8 +96,7 @@ def test_stop_while_it_waits_takes_it_out_of_the_queue(deployment: Deployment, n
     notebook.run(f"%%gpulayer --worker beta --detach\n{SLEEP}")
     until(lambda: deployment.api.jobs(limit=1)[0].state is State.RUNNING, "the first job's begin")
     cell = notebook.start("%%gpulayer --worker beta\n1")
-    cell.until(lambda cell: any("waiting" in line for line in cell.out.status))
-    assert "beta: all 1 slot busy" in cell.out.status[-1]
+    cell.until(lambda cell: any("waiting" in line and "beta: all 1 slot busy" in line for line in cell.out.status))
     notebook.interrupt()
     assert "was cancelled" in cell.wait().traceback
     waiting, holding = deployment.api.jobs(limit=2)

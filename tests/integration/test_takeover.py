@@ -92,7 +92,7 @@ def stage() -> Iterator[Stage]:
     """A control plane, a worker; whoever stands by is ended first, or it would take over once more."""
     with Deployment(env={"GPULAYER_EMBEDDED": "0"}) as deployment:  # nobody else takes the folder meanwhile
         deployment.plane.start()
-        deployment.worker("alpha")
+        deployment.worker("alpha", warm=0)
         stage = Stage(deployment)
         yield stage
         for each in sorted(stage.waiting, key=lambda each: each.holds):
@@ -162,7 +162,7 @@ def test_with_nobody_there_it_starts_at_once(stage: Stage) -> None:
 
 def test_an_embedded_one_that_is_killed_is_followed_by_the_one_that_stands_by() -> None:
     """The notebook would start another: whoever is quicker holds the folder, and there is only one."""
-    with Deployment(env={"GPULAYER_LOCAL_WORKER": "--name here --slots 2 --reserve-bytes 0"}) as deployment:
+    with Deployment(env={"GPULAYER_LOCAL_WORKER": "--name here --slots 2 --warm 0 --reserve-bytes 0"}) as deployment:
         notebook = deployment.notebook()
         assert notebook.run("%%gpulayer\n1 + 1").data("text/plain") == ["2"]
         deployment.local_worker()

@@ -131,7 +131,7 @@ def test_an_interpreter_that_lacks_the_library_says_so(shared: Deployment, home:
         pytest.skip("GPULAYER_TEST_IPYKERNEL6 names no interpreter that has ipykernel 6")
     with Deployment() as deployment:
         deployment.plane.start()
-        deployment.worker("six", python=PYTHON6)
+        deployment.worker("six", python=PYTHON6, warm=0)
         notebook = deployment.notebook()
         succeeded(notebook.run(SETUP))
         plain = "b = {'k': (1, {2.5}, 'text')}"
@@ -210,7 +210,7 @@ def test_a_notebook_that_dies_gets_the_values_by_attach(broken: Deployment) -> N
         point.await_hit()
         running = broken.api.jobs(limit=1)[0]
         assert running.state is State.RUNNING
-        assert until(lambda: broken.api.job(running.id).progress, "its progress").startswith("sending results back")
+        until(lambda: broken.api.job(running.id).progress.startswith("sending results back"), "its progress")
         notebook.start_kernel()
         succeeded(notebook.run("%load_ext gpulayer\n" + SETUP))
     attached = succeeded(notebook.run(f"%gpulayer attach {running.id}"))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deployment import Deployment
+from tests.support.processes import until
 from tests.support.tree import files_under
 
 Mount = Callable[[Path, int], None]
@@ -53,7 +54,7 @@ class Left:
             job = self._deployment.api.job(name)
             assert rejected, f"a job was made: {job}"
             assert (job.state.value, job.attempts, job.attempt) == ("rejected", 0, None)
-        assert half_written(self._deployment.folder) == []
+        until(lambda: not half_written(self._deployment.folder), "no half-written file to be left")
 
 
 def half_written(folder: Path) -> list[Path]:

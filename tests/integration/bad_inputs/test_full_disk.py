@@ -73,7 +73,7 @@ def test_the_control_planes_disk(stage: Deployment) -> None:
     (line,) = notebook.run("%%gpulayer\nprint('never')").traceback.splitlines()
     assert line.startswith("gpulayer: the control plane can't store the source: ")
     assert "No space left on device" in line
-    assert half_written(stage.data) == []
+    until(lambda: not half_written(stage.data), "no half-written file to be left")
     assert len(stage.api.jobs()) == 1
 
     disk.free()
@@ -127,14 +127,14 @@ def test_the_workers_disk_below_its_reserve(stage: Deployment) -> None:
     disk.fill(leave_bytes=8_000_000)
     cell.until(lambda cell: "MB free on the worker's disk" in cell.out.status[-1])
     assert "output waits: " in cell.out.status[-1]
-    (worker,) = until(lambda: [each for each in stage.api.workers() if each.notes], "the worker to say so")
-    assert "disk below its reserve" in worker.notes[0]
+    until(lambda: "disk below its reserve" in str(stage.api.workers()[0].notes), "the worker to say so")
     second = stage.notebook().start("%%gpulayer\nprint('second')")
     second.until(lambda cell: bool(cell.out.status) and cell.out.status[-1].startswith("○ waiting"))
     (job,) = [job for job in stage.api.jobs() if job.state is State.QUEUED]
-    (reason,) = stage.api.job(job.id).reasons
+    (reason,) = until(lambda: stage.api.job(job.id).reasons, "why it waits")
     assert (reason.worker, reason.code, reason.temporary) == ("alpha", "disk", True)
-    assert reason.text in second.out.status[-1]
+    said = reason.text[: reason.text.index("its reserve, ")]  # how much is free changes
+    second.until(lambda cell: said in cell.out.status[-1])
     disk.free()
     assert second.wait().text() == "second\n"
     go.touch()
@@ -165,4 +165,4 @@ def test_the_workers_disk_with_no_room_at_all(stage: Deployment) -> None:
     assert other.run("%%gpulayer\nimport train\ntrain.LR").data("text/plain") == ["0.1"]
     assert other.run("%%gpulayer --session s\nimport train\ntrain.LR").data("text/plain") == ["0.1"]
     assert worker.agent_pid == agent
-    assert half_written(worker.data) == []
+    until(lambda: not half_written(worker.data), "no half-written file to be left")

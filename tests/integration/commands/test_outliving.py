@@ -119,7 +119,7 @@ def lost() -> Iterator[Bench]:
     """A deployment whose worker goes, with its processes, and whose control plane soon counts it as lost."""
     with Deployment(env={"GPULAYER_EMBEDDED": "0"}) as deployment:
         deployment.data.mkdir(mode=0o700)
-        (deployment.data / "settings.json").write_text(json.dumps({"lost_after_s": 3}))
+        (deployment.data / "settings.json").write_text(json.dumps({"lost_after_s": 5}))
         deployment.plane.start()
         yield Bench(deployment, deployment.worker("alpha", slots=4, warm=0))
 

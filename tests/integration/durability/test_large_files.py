@@ -25,8 +25,8 @@ from tests.support.deployment import Deployment
 from tests.support.processes import until
 
 MB = 1 << 20
-SIZE = 300 * MB
-GROWN_AT_MOST = 80 * MB
+SIZE = 160 * MB
+GROWN_AT_MOST = 64 * MB
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_a_large_input_comes_to_a_worker_and_a_large_output_back(
     deployment: Deployment, large: tuple[Path, str], tmp_path: Path
 ) -> None:
     path, digest = large
-    worker = deployment.worker("alpha")
+    worker = deployment.worker("alpha", warm=0)
     manifest = Manifest(files=[FileEntry(path="data/in.bin", mode=0o644, size=SIZE, sha256=digest)])
     with client(deployment) as http:
         send_blob(http, digest, path, SIZE)

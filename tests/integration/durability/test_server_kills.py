@@ -89,7 +89,7 @@ def test_a_batch_that_was_cut_by_a_kill_is_completed_with_each_job_once_when_it_
 
 
 def test_commands_run_once_and_their_output_is_whole_however_often_it_is_killed(deployment: Deployment) -> None:
-    deployment.worker("alpha", slots=3)
+    deployment.worker("alpha", slots=3, warm=0)
     ran = deployment.folder / "ran"
     ran.mkdir()
     line = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import signal
 import socket
 import ssl
@@ -22,14 +23,16 @@ from tests.support.processes import PATIENCE_S, until
 
 TOKEN = "of-jupyter"
 ONLY_OURS = {name: name == "gpulayer_jupyter" for name in ("gpulayer_jupyter", "jupyterlab", "notebook", "jupyter_lsp")}
-WORKER = "--name here --slots 2 --warm 1 --reserve-bytes 0"
+WORKER = "--name here --slots 2 --warm 0 --reserve-bytes 0"
 
 
 def free_port() -> int:
-    """A port of loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of loopback that was free a moment ago, and none that the system gives to whoever connects next."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class JupyterServer:

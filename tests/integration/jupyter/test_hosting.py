@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from gpulayer.protocol.types import State
-from tests.integration.jupyter.server import JupyterServer, Servers
+from tests.integration.jupyter.server import WORKER, JupyterServer, Servers
 from tests.support.processes import end, until, wait_for_end
 
 ENDS = {"asked to end": signal.SIGTERM, "killed": signal.SIGKILL}
@@ -46,7 +46,9 @@ def test_it_hosts_a_control_plane_on_which_a_notebook_runs_cells(servers: Server
 
 
 def test_with_nothing_to_do_all_of_it_ends_with_the_server(servers: Servers) -> None:
+    servers.deployment.env["GPULAYER_LOCAL_WORKER"] = WORKER.replace("--warm 0", "--warm 1")
     server = started(servers)
+    until(lambda: "kernel/main.py" in str(servers.deployment.processes().values()), "the warm kernel")
     agent = servers.deployment.local_worker().agent_pid
     assert server.end() == 0
     wait_for_end(agent)
@@ -123,7 +125,7 @@ def test_an_idle_first_server_takes_its_worker_with_it_and_the_second_starts_its
 def test_it_attaches_to_a_control_plane_of_a_process_of_its_own(servers: Servers) -> None:
     deployment = servers.deployment
     deployment.plane.start()
-    deployment.worker("alpha")
+    deployment.worker("alpha", warm=0)
     server = servers.start()
     server.until_state("attached")
     assert server.workers() == {"alpha": True}

@@ -82,7 +82,7 @@ def test_a_server_ends_with_its_kernels_and_nothing_takes_its_place(servers: Ser
 def test_kernels_use_the_remote_control_plane_too(servers: Servers, kernels: list[Kernel]) -> None:
     deployment = servers.deployment
     deployment.plane.start()
-    deployment.worker("alpha")
+    deployment.worker("alpha", warm=0)
     file = deployment.folder / "token"
     file.write_text(deployment.plane.endpoint.token)
     server = servers.start(f"--GpulayerApp.url={deployment.plane.endpoint.url}", f"--GpulayerApp.token_file={file}",

@@ -85,7 +85,7 @@ def test_messages_pass_while_jupyters_loop_is_held(servers: Servers) -> None:
         try:
             until((folder / "held").exists, "Jupyter's loop to be held")
             assert greet(opened).epoch == 1
-            servers.deployment.worker("late")
+            servers.deployment.worker("late", warm=0)
             changes = json.loads(watching.recv(PATIENCE_S))
             assert [worker["name"] for worker in changes["workers"]] == ["late"]
             assert not answers
@@ -203,7 +203,7 @@ def remote(servers: Servers, token: str | None) -> tuple[JupyterServer, Path]:
     """A server that uses a control plane by its address; nothing of ours listens where it would hold one."""
     deployment = servers.deployment
     deployment.plane.start()
-    deployment.worker("alpha")
+    deployment.worker("alpha", warm=0)
     file = deployment.folder / "token"
     if token is not None:
         file.write_text(f"{token or deployment.plane.endpoint.token}\n")

@@ -28,5 +28,5 @@ def test_websockets_and_requests_under_tls(servers: Servers) -> None:
         opened.ping().wait(PATIENCE_S)
     with server.websocket("v1/watch") as watching:
         assert '"type":"fleet"' in watching.recv(PATIENCE_S)
-        servers.deployment.worker("late")
+        servers.deployment.worker("late", warm=0)
         assert '"name":"late"' in watching.recv(PATIENCE_S)

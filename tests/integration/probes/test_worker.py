@@ -70,7 +70,7 @@ def test_a_worker_that_is_stopped_amid_a_probe_leaves_no_process(plane: Deployme
     not PYTHON, reason="GPULAYER_TEST_FRAMEWORKS names no interpreter with torch, jax and mlx; `make test` makes one"
 )
 def test_real_frameworks_are_told_and_known_at_the_next_start(plane: Deployment) -> None:
-    worker = plane.worker("alpha", python=PYTHON)
+    worker = plane.worker("alpha", python=PYTHON, warm=0)
     until(lambda: not inventory(plane).probing, lambda: f"the probes:\n{inventory(plane)}\n{worker.log}", _LONG_S)
     found = torch(plane)
     assert found is not None
