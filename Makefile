@@ -11,7 +11,7 @@ PANEL_SOURCE := $(shell find labextension/src labextension/style -type f) labext
 # interpreters that tests are led to
 ENVIRONMENTS := GPULAYER_TEST_IPYKERNEL6=$(abspath $(OLD))/bin/python GPULAYER_TEST_FRAMEWORKS=$(abspath $(FRAMEWORKS))/bin/python
 
-.PHONY: demo lab test test-all setup clean
+.PHONY: demo lab test test-all setup environments system clean
 .DEFAULT_GOAL := help
 
 help:
@@ -52,7 +52,13 @@ $(FRAMEWORKS)/.ready: Makefile
 	npm install --prefix .node-tools --no-audit --no-fund --loglevel=error configurable-http-proxy@5.3.0
 	@touch $@
 
-setup: $(VENV)/.ready $(OLD)/.ready $(FRAMEWORKS)/.ready .node-tools/.ready
+# beside each other: each waits for its packages most of the time
+setup:
+	@$(MAKE) --no-print-directory --jobs 3 environments
+
+environments: $(VENV)/.ready $(OLD)/.ready $(FRAMEWORKS)/.ready .node-tools/.ready system
+
+system:
 	@tests/system.sh
 
 demo: $(VENV)/.ready

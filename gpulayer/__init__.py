@@ -18,14 +18,19 @@ if TYPE_CHECKING:
         JobError,
         JobFailed,
         JobRejected,
+        RemoteError,
         RequestRefused,
     )
     from gpulayer.client.explanation import Explanation, explain
     from gpulayer.client.job import Job
     from gpulayer.client.submission import Source
+    from gpulayer.functions.handles import Call, Map, call
+    from gpulayer.functions.remote import RemoteFunction, remote
+    from gpulayer.functions.sharing import put
 
 __all__ = [
     "AsyncClient",
+    "Call",
     "Client",
     "Command",
     "ControlPlaneError",
@@ -36,22 +41,34 @@ __all__ = [
     "JobError",
     "JobFailed",
     "JobRejected",
+    "Map",
+    "RemoteError",
+    "RemoteFunction",
     "RequestRefused",
     "Source",
     "__version__",
+    "call",
     "explain",
     "load_ipython_extension",
+    "put",
+    "remote",
     "unload_ipython_extension",
 ]
 
 _HOMES = {  # of the names that are imported when they are first used
     "AsyncClient": "gpulayer.client.aio",
+    "Call": "gpulayer.functions.handles",
     "Client": "gpulayer.client.client",
     "Command": "gpulayer.client.command",
     "Explanation": "gpulayer.client.explanation",
     "Job": "gpulayer.client.job",
+    "Map": "gpulayer.functions.handles",
+    "RemoteFunction": "gpulayer.functions.remote",
     "Source": "gpulayer.client.submission",
+    "call": "gpulayer.functions.handles",
     "explain": "gpulayer.client.explanation",
+    "put": "gpulayer.functions.sharing",
+    "remote": "gpulayer.functions.remote",
 } | dict.fromkeys(
     (
         "ControlPlaneError",
@@ -60,6 +77,7 @@ _HOMES = {  # of the names that are imported when they are first used
         "JobError",
         "JobFailed",
         "JobRejected",
+        "RemoteError",
         "RequestRefused",
     ),
     "gpulayer.client.errors",

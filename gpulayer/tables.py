@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gpulayer.protocol.types import Device, JobView, SessionView, State, WorkerView
 from gpulayer.words import (
     ago,
+    calls_of,
     device_name,
     devices_short,
     duration,
@@ -183,6 +184,8 @@ def _job(job: JobView, now: float) -> Row:
         below = [failure(job)]
     elif job.progress and not job.terminal:
         below = [job.progress]
+    if job.calls is not None and job.calls.calls:
+        below.append(calls_of(job.calls, now))
     return Row(cells=(symbol_of(job), job.id, job.name or "–", where, took, when), below=tuple(below))
 
 

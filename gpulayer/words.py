@@ -6,7 +6,7 @@ import difflib
 import signal
 import unicodedata
 
-from gpulayer.protocol.types import Device, JobView, Outcome, Requirements, State
+from gpulayer.protocol.types import CallsCount, Device, JobView, Outcome, Requirements, State
 
 SYMBOLS = {
     State.QUEUED: "○",
@@ -20,6 +20,7 @@ SYMBOLS = {
     State.LOST: "↻",
 }
 CANCELLING = "□"
+WARM = "○"  # of a function whose runners wait for calls, as a session that is idle
 
 WORDS = {
     State.QUEUED: "waiting",
@@ -121,12 +122,37 @@ def ordinal(place: int) -> str:
 
 def symbol_of(job: JobView) -> str:
     """The sign of a job's state: its shape says as much as a colour would."""
-    return CANCELLING if job.cancelling else SYMBOLS[job.state]
+    return CANCELLING if job.cancelling else WARM if is_warm(job) else SYMBOLS[job.state]
 
 
 def state_of(job: JobView) -> str:
     """The word for a job's state."""
-    return "cancelling" if job.cancelling else WORDS[job.state]
+    return "cancelling" if job.cancelling else "warm" if is_warm(job) else WORDS[job.state]
+
+
+def is_warm(job: JobView) -> bool:
+    """Whether it is a function none of whose calls is left to do, and whose runners wait for others."""
+    return job.calls is not None and job.state is State.RUNNING and job.calls.idle_since is not None
+
+
+def calls_of(count: CallsCount, now: float) -> str:
+    """'31 of 96 calls done · 4 running · 1 failed · 2 runners'; '96 calls done · 2 runners, idle 4 min'."""
+    runners = f"{count.runners} runner{'s' if count.runners != 1 else ''}" if count.runners else ""
+    if count.idle_since is not None and runners:
+        runners += f", idle {roughly(now - count.idle_since)}"
+    of_all = "" if count.done == count.calls else f" of {count.calls:,}"
+    calls = f"call{'s' if count.calls != 1 else ''}"
+    return " · ".join(
+        filter(
+            None,
+            (
+                f"{count.done:,}{of_all} {calls} done",
+                f"{count.running:,} running" if count.running else "",
+                f"{count.failed:,} failed" if count.failed else "",
+                runners,
+            ),
+        )
+    )
 
 
 def wanted(requirements: Requirements) -> str:
@@ -245,8 +271,10 @@ def _notes(job: JobView) -> str:
     return "".join(f" · {note}" for note in job.notes)
 
 
-def progress_of(job: JobView) -> str:
-    """Of a job with many tasks, how many are where: '● 31 of 96 done · 4 running · 1 failed'."""
+def progress_of(job: JobView, now: float = 0.0) -> str:
+    """Of a job with many tasks, how many are where: '● 31 of 96 done · 1 failed'; of a function its calls."""
+    if job.calls is not None:
+        return f"{symbol_of(job)} {calls_of(job.calls, now)}"
     total, done = sum(job.tasks.values()), job.tasks.get(State.SUCCEEDED.value, 0)
     others = [
         f"{count} {WORDS[State(state)]}"
@@ -301,7 +329,7 @@ def overall_line(job: JobView, now: float, more: str) -> str:
     """One line about a job: of one with many tasks how many are where, once any of them was placed."""
     before = (State.QUEUED.value, State.REJECTED.value)
     if any(count for state, count in job.tasks.items() if state not in before):
-        return f"{progress_of(job)} · job {job.id}"
+        return f"{progress_of(job, now)} · job {job.id}"
     return status_line(job, now, more=more)
 
 

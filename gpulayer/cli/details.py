@@ -30,7 +30,7 @@ def details(
     lines += [f"  {name:<10} {text}" for name, text in _facts(job) if text]
     if job.state in (State.QUEUED, State.REJECTED):
         lines += why_table(job, width)
-    lines += _tasks(tasks, "node" if job.requirements.nodes > 1 else "task")
+    lines += _tasks(tasks, "node" if job.requirements.nodes > 1 else "task" if job.calls is None else "runner")
     if attempts and not job.tasks:
         lines += ["", *_attempts(attempts, now)]
     tail = job.outcome.tail if job.outcome is not None else ""

@@ -11,6 +11,7 @@ import msgspec
 
 from gpulayer.client.errors import ControlPlaneError, GpulayerError, RequestRefused
 from gpulayer.client.explanation import Explanation
+from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.types import (
     AttemptView,
     JobSpec,
@@ -248,6 +249,19 @@ def explain(requirements: Requirements, *, wait_for_worker: bool = False) -> Ask
     """Where a job would run now, or why it would not."""
     body = _body({"requirements": requirements, "wait_for_worker": wait_for_worker})
     return Ask(method="POST", path="/v1/explain", kind=Explanation, content=body)
+
+
+# ---------------------------------------------------------------- maps
+
+
+def map_view(map_id: str) -> Ask[MapView]:
+    """A map of calls, which may be one call."""
+    return Ask(method="GET", path=f"/v1/maps/{_quoted(map_id)}", kind=MapView)
+
+
+def cancel_map(map_id: str) -> Ask[MapView]:
+    """A wish to end one."""
+    return Ask(method="POST", path=f"/v1/maps/{_quoted(map_id)}/cancel", kind=MapView)
 
 
 # ---------------------------------------------------------------- machines, sessions, tokens

@@ -8,14 +8,16 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from gpulayer._version import __version__
 from gpulayer.client.errors import ControlPlaneError
+from gpulayer.client.maps import MapSubscription
 from gpulayer.client.reading import Turn
 from gpulayer.client.tls import tls_context
 from gpulayer.client.wire import Wire, WireClosed
+from gpulayer.protocol.calls import EndCalls, MapSpec
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.messages import (
     COMM_BYTES,
@@ -131,11 +133,25 @@ class Subscription:
             self._closed = True
             self._room.notify()
 
-    def opening(self) -> ClientMessage:
+    def openings(self) -> list[ClientMessage]:
         """What asks for this again on a new connection: from where it was."""
+        return [self.opening()]
+
+    def opening(self) -> ClientMessage:
+        """The same, which is one message."""
         if self.spec is not None and not self.job:
             return Submit(n=self.n, key=self.key, spec=self.spec)
         return Follow(n=self.n, job=self.job, attempt=self.attempt, offset=self.offset, index=self.index)
+
+
+T = TypeVar("T", Subscription, MapSubscription)
+
+
+def _frames(subscriptions: Sequence[Subscription | MapSubscription]) -> list[list[ClientMessage]]:
+    """What asks for everything again: one frame, and one for each message that carries arguments."""
+    asked = [subscription.openings() for subscription in subscriptions]
+    first = [messages[0] for messages in asked]
+    return [[*first], *([message] for messages in asked for message in messages[1:])] if first else []
 
 
 class MessageSource(Protocol):
@@ -153,13 +169,14 @@ class Connection:
         self._find = find
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, Subscription | MapSubscription] = {}
         self._wire: Wire | None = None  # on which the control plane has answered
         self._newest: Wire | None = None
         self._ready = threading.Event()
         self._settled = threading.Event()  # it is ready, or its thread has ended
         self._closed = threading.Event()
         self._turn = Turn()
+        self._later: deque[Callable[[], None]] = deque()
         self.epoch = 0
         self._takes_comms = False
         self.endpoint: Endpoint | None = None
@@ -178,12 +195,101 @@ class Connection:
         subscription.attempt, subscription.offset = attempt, offset
         return self._open(subscription)
 
-    def _open(self, subscription: Subscription) -> Subscription:
+    def _open(self, subscription: T) -> T:
         with self._lock:  # held over both, or a welcome in between would ask for it too
             self._subscriptions[subscription.n] = subscription
             self._start()
-            self._send(subscription.opening())
+            for message in subscription.openings():
+                self._send(message)
         return subscription
+
+    # ---------------------------------------------------------------- maps
+
+    def open_map(
+        self,
+        job: bytes,
+        spec: MapSpec,
+        key: str,
+        args: Sequence[bytes],
+        blobs: Sequence[str] = (),
+        *,
+        last: bool,
+        ordered: bool = True,
+        told: Callable[[], None] | None = None,
+    ) -> MapSubscription:
+        """A new map, with its first calls, and follow it.
+
+        Arguments:
+            job: the packed `JobSpec`.
+            spec: how its calls are run.
+            key: the same gives the same map.
+            args: packed, of its first calls; `blobs`: that they name; `last`: there are no others.
+            ordered: whether results come in the order of their calls.
+            told: is called, by any thread, whenever there is news.
+        """
+        subscription = MapSubscription(next(self._numbers), self, key=key, job=job, spec=spec, ordered=ordered)
+        subscription.told = told
+        subscription.add(args, blobs, last=last)
+        return self._open(subscription)
+
+    def follow_map(
+        self, map_id: str, *, ordered: bool = True, told: Callable[[], None] | None = None
+    ) -> MapSubscription:
+        """Follow a map from its first result, and its first text, on."""
+        subscription = MapSubscription(next(self._numbers), self, map_id=map_id, ordered=ordered)
+        subscription.told = told
+        return self._open(subscription)
+
+    def pause(self, subscription: MapSubscription) -> None:
+        """Take nothing more of a map, until `resume`: it knows itself from where on."""
+        with self._lock:
+            self._subscriptions.pop(subscription.n, None)
+        if not subscription.over:
+            self._send(Unfollow(n=subscription.n))
+
+    def resume(self, subscription: MapSubscription) -> None:
+        """Follow a map again from where it was, by another number: what was on its way for the old one is nobody's."""
+        subscription.n, subscription.paused = next(self._numbers), False
+        self._open(subscription)
+
+    def close_map(self, subscription: MapSubscription, *, quietly: bool = False) -> None:
+        """Take no more of a map, which goes on; `quietly`: all its results came, so it ends by itself there."""
+        with self._lock:
+            self._subscriptions.pop(subscription.n, None)
+        self.leave()
+        if not quietly and not subscription.over:
+            self._send(Unfollow(n=subscription.n))
+
+    def abandon_map(self, subscription: MapSubscription) -> None:
+        """Cancel a map of which nobody takes anything more. The garbage collector may call this."""
+        self.later(lambda: self._abandon(subscription))
+
+    def later(self, act: Callable[[], None]) -> None:
+        """Have whoever reads do this, soon. The garbage collector may call this, wherever it is."""
+        self._later.append(act)
+        self._turn.wake()
+
+    def _abandon(self, subscription: MapSubscription) -> None:
+        subscription.abandon()
+        if subscription.over:
+            with self._lock:
+                self._subscriptions.pop(subscription.n, None)
+        elif subscription.paused:
+            self.resume(subscription)
+
+    def end_calls(self, job: str) -> None:
+        """Let the runners of a job of calls end once they are done."""
+        self._send(EndCalls(n=next(self._numbers), job=job))
+
+    def tell(self, message: ClientMessage) -> None:
+        """Send, if there is a connection; with a new one everything that is followed is asked for again."""
+        self._send(message)
+
+    def leave(self, *, for_long: bool = False) -> None:
+        """The calling thread waits for nothing now; `for_long`: nor will it soon, as far as is known."""
+        self._turn.give_back(if_wanted=not for_long)
+
+    # ---------------------------------------------------------------- jobs
 
     def unfollow(self, subscription: Subscription) -> None:
         """Take no more of a subscription."""
@@ -310,6 +416,8 @@ class Connection:
         for data in wire.receive(timeout_s):
             for message in to_client(data):
                 self._take(wire, endpoint, message)
+        while self._later:
+            self._later.popleft()()
 
     def _take(self, wire: Wire, endpoint: Endpoint, message: ServerToClient) -> None:
         if isinstance(message, ClientWelcome):
@@ -318,9 +426,8 @@ class Connection:
                 self._takes_comms = message.comms
                 self._ready.set()
                 self._settled.set()
-                opening = [subscription.opening() for subscription in self._subscriptions.values()]
-                if opening:
-                    wire.send(encode(opening))
+                for frame in _frames(list(self._subscriptions.values())):
+                    wire.send(encode(frame))
         elif isinstance(message, Refused) and message.n == 0:
             raise ControlPlaneError(message.problem.line())
         else:
@@ -328,6 +435,9 @@ class Connection:
                 subscription = self._subscriptions.get(message.n)
             if subscription is not None:
                 subscription.put(message)
+                if subscription.over and isinstance(subscription, MapSubscription):
+                    with self._lock:
+                        self._subscriptions.pop(message.n, None)
 
     def _fail(self, error: ControlPlaneError) -> None:
         """No control plane can be had: whoever waits is told, and the next request tries again."""

@@ -22,7 +22,9 @@ class Turn:
         self._lock = threading.Lock()  # held by whoever reads
         self._guard = threading.Lock()
         self._caller: int | None = None
+        self._caller_reads = False
         self._caller_seen_at = 0.0
+        self._refused: set[int] = set()  # threads that wait for what another caller reads
         self._thread_reads = False
         self._free = threading.Event()
         self._free.set()
@@ -32,28 +34,39 @@ class Turn:
 
     @contextlib.contextmanager
     def of_caller(self) -> Iterator[bool]:
-        """Read in the calling thread, which has the turn from here on until `give_back`; False: another caller has."""
+        """Read in the calling thread, which has the turn until `give_back`; False: another caller reads."""
         me = threading.get_ident()
-        with self._guard:
-            mine = self._caller in (None, me)
-            if mine:
-                self._caller, self._caller_seen_at = me, math.inf
-                self._free.clear()
-        if not mine:
-            yield False
-            return
-        if self._thread_reads:
-            self.wake()
+        mine = False
         try:
+            with self._guard:
+                mine = self._caller == me or not self._caller_reads
+                if mine:
+                    self._caller, self._caller_seen_at, self._caller_reads = me, math.inf, True
+                    self._refused.discard(me)
+                    self._free.clear()
+                else:
+                    self._refused.add(me)
+            if not mine:
+                yield False
+                return
+            if self._thread_reads:
+                self.wake()
             with self._lock:
                 yield True
         finally:
-            self._caller_seen_at = time.monotonic()
+            if mine:
+                self._caller_seen_at = time.monotonic()
+                self._caller_reads = False
 
-    def give_back(self) -> None:
-        """Let the connection's own thread read again; nothing happens for a thread that has not the turn."""
+    def give_back(self, *, if_wanted: bool = False) -> None:
+        """Let the connection's own thread read again; nothing happens for a thread that has not the turn.
+
+        With `if_wanted` only if somebody else waits: a caller that soon waits again wakes no thread in between.
+        """
+        me = threading.get_ident()
         with self._guard:
-            if self._caller == threading.get_ident():
+            self._refused.discard(me)
+            if self._caller == me and (self._refused or not if_wanted):
                 self._caller = None
                 self._free.set()
 
@@ -77,7 +90,7 @@ class Turn:
 
     def wake(self) -> None:
         """Make whoever reads look up. A signal handler may call this."""
-        with contextlib.suppress(BlockingIOError):  # it is woken already
+        with contextlib.suppress(OSError):  # it is woken already, or closed
             self._wake.send(b"\0")
 
     def close(self) -> None:

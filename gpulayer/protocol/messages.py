@@ -13,6 +13,25 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from gpulayer.protocol.calls import (
+    CallRange,
+    Calls,
+    CallsAccepted,
+    CallsDone,
+    CallsReturned,
+    CancelMap,
+    DropCalls,
+    EndCalls,
+    EndRunner,
+    FollowMap,
+    MapArgs,
+    MapRecord,
+    MapResults,
+    MapTaken,
+    MapUpdate,
+    OpenMap,
+    RecallCalls,
+)
 from gpulayer.protocol.types import Device, Inventory, JobSpec, JobView, Outcome, Problem, Sample, Struct
 
 
@@ -36,6 +55,7 @@ class HeldAttempt(Struct, frozen=True, kw_only=True):
     started: bool = False
     ended: bool = False
     released: bool = False  # no process of it is left
+    calls: tuple[CallRange, ...] = ()  # of a runner: those that it has, and those whose results were not accepted
 
 
 class HeldSession(Struct, frozen=True, kw_only=True):
@@ -152,6 +172,8 @@ WorkerMessage: TypeAlias = (
     | Ahead
     | InventoryChanged
     | Sampled
+    | CallsDone
+    | CallsReturned
 )
 
 # ---------------------------------------------------------------- control plane to worker
@@ -265,6 +287,11 @@ ServerMessage: TypeAlias = (
     | CommMessage
     | HeartbeatAck
     | Shutdown
+    | Calls
+    | CallsAccepted
+    | RecallCalls
+    | DropCalls
+    | EndRunner
 )
 
 # ---------------------------------------------------------------- client to control plane
@@ -324,7 +351,19 @@ class ToKernel(Struct, frozen=True, kw_only=True, tag="to_kernel"):
     session: str | None = None  # its name
 
 
-ClientMessage: TypeAlias = ClientHello | Submit | Follow | Unfollow | CancelJob | ToKernel
+ClientMessage: TypeAlias = (
+    ClientHello
+    | Submit
+    | Follow
+    | Unfollow
+    | CancelJob
+    | ToKernel
+    | OpenMap
+    | MapArgs
+    | FollowMap
+    | CancelMap
+    | EndCalls
+)
 
 # ---------------------------------------------------------------- control plane to client
 
@@ -360,7 +399,7 @@ class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
     problem: Problem
 
 
-ServerToClient: TypeAlias = ClientWelcome | Update | Chunk | Refused
+ServerToClient: TypeAlias = ClientWelcome | Update | Chunk | Refused | MapTaken | MapUpdate | MapResults | MapRecord
 
 # ---------------------------------------------------------------- frames
 

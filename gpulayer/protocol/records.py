@@ -9,6 +9,8 @@ KERNEL  1      u8 count, then per part u32 length and bytes: header, parent_head
 REPLY   2      a JSON object: how the cell ended
 MARK    3      a JSON object that says something about the stream itself, e.g. ``{"mark": "truncated"}``
 TEXT    4      u8 file descriptor (1 or 2), then bytes as a program wrote them
+STDOUT  5      bytes as a command wrote them; STDERR (6) likewise
+CALL_*  7-9    u8 length and name of the map, u64 index of the call, u32 number (of an item), then text or a value
 ======  =====  ==============================================================================================
 
 A record's sequence number is its ordinal in the stream, from 0: whoever reads the stream derives the same.
@@ -38,6 +40,7 @@ MAX_PARTS = 255
 
 _HEADER = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
+_CALL = struct.Struct("<QI")
 _SCAN_BYTES = 16 * 1024  # one read of a scan: many small records, or one header
 
 
@@ -50,6 +53,9 @@ class Kind(IntEnum):
     TEXT = 4
     STDOUT = 5  # of a command: bytes as it wrote them
     STDERR = 6
+    CALL_STDOUT = 7  # of a call: `encode_call`
+    CALL_STDERR = 8
+    CALL_ITEM = 9  # of a generator's call: a packed value
 
 
 class RecordError(ValueError):
@@ -143,6 +149,22 @@ def decode_text(body: Buffer) -> tuple[int, bytes]:
     if data[:1] not in (b"\x01", b"\x02"):
         raise RecordError(f"a text record names the file descriptor {data[:1]!r}; 1 and 2 are allowed")
     return data[0], data[1:]
+
+
+def encode_call(kind: int, map_name: str, index: int, number: int, data: Buffer) -> bytes:
+    """One whole CALL_STDOUT, CALL_STDERR or CALL_ITEM record (`kind`); `number` counts a generator's items from 0."""
+    name = map_name.encode()
+    return frame((bytes((kind, len(name))), name, _CALL.pack(index, number), data))
+
+
+def decode_call(body: Buffer) -> tuple[str, int, int, memoryview]:
+    """The map, the call's index, the number and the data of such a record's body. Raises RecordError."""
+    view = memoryview(body)
+    start = 1 + view[0] if len(view) else 0
+    if not start or len(view) < start + _CALL.size:
+        raise RecordError(f"a call's record of {len(view)} bytes is cut short")
+    index, number = _CALL.unpack_from(view, start)
+    return bytes(view[1:start]).decode(), index, number, view[start + _CALL.size :]
 
 
 def _check_length(length: int, offset: int) -> None:

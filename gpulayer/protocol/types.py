@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import Enum
 
 from gpulayer.protocol.base import Struct as Struct
+from gpulayer.protocol.calls import CallsCount as CallsCount
+from gpulayer.protocol.calls import CallsSpec as CallsSpec
 from gpulayer.protocol.machines import Device as Device
 from gpulayer.protocol.machines import DeviceSample as DeviceSample
 from gpulayer.protocol.machines import Framework as Framework
@@ -16,6 +18,9 @@ from gpulayer.protocol.machines import Inventory as Inventory
 from gpulayer.protocol.machines import Link as Link
 from gpulayer.protocol.machines import Process as Process
 from gpulayer.protocol.machines import Sample as Sample
+from gpulayer.protocol.outcomes import TERMINAL as TERMINAL
+from gpulayer.protocol.outcomes import Reason as Reason
+from gpulayer.protocol.outcomes import State as State
 from gpulayer.protocol.requirements import LOCALITIES as LOCALITIES
 from gpulayer.protocol.requirements import Requirements as Requirements
 
@@ -24,24 +29,6 @@ PROTOCOL_VERSION = 1
 
 #: The bound on the bytes of stream data that one frame carries; larger events travel in parts.
 FRAME_DATA_BYTES = 256 * 1024
-
-
-class State(str, Enum):
-    """The states of a task; their legal moves stand in `gpulayer_server.core.lifecycle`."""
-
-    QUEUED = "queued"
-    ASSIGNED = "assigned"
-    RUNNING = "running"
-    UNREACHABLE = "unreachable"
-    LOST = "lost"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    REJECTED = "rejected"
-
-
-#: States that no task leaves.
-TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED})
 
 
 class CellSpec(Struct, frozen=True, kw_only=True):
@@ -68,10 +55,11 @@ class CommandSpec(Struct, frozen=True, kw_only=True):
 
 
 class JobSpec(Struct, frozen=True, kw_only=True):
-    """What a person submits: either a cell or a command."""
+    """What a person submits: a cell, a command, or calls of a function."""
 
     cell: CellSpec | None = None
     command: CommandSpec | None = None
+    calls: CallsSpec | None = None
     requirements: Requirements = Requirements()
     name: str = ""
     timeout_s: float | None = None  # of running time; None for no limit
@@ -93,8 +81,15 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     @property
     def bundle(self) -> str:
         """Digest of the manifest of its files; '' for none."""
+        if self.calls is not None:
+            return self.calls.function.bundle
         work = self.command or self.cell
         return work.bundle if work is not None else ""
+
+    @property
+    def leased(self) -> bool:
+        """Whether its attempts end by themselves where their worker is out of reach: they may run elsewhere then."""
+        return self.retries > 0 or (self.calls is not None and not self.calls.stateful)
 
     @property
     def output_globs(self) -> tuple[str, ...]:
@@ -135,18 +130,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
     values_bytes: int = 0
     files: str = ""  # digest of the manifest of the files of `output_globs`; '' where none were asked for
     unmatched: tuple[str, ...] = ()  # of these globs: those that name no file which the program made or changed
-
-
-class Reason(Struct, frozen=True, kw_only=True):
-    """One unmet constraint of one worker: a code for programs, words with numbers for people."""
-
-    worker: str
-    code: str  # the constraint: `gpulayer_server.scheduling.match` lists them
-    text: str
-    temporary: bool = False  # it may go away by itself: the job waits for it
-    wanted: int | float | str | None = None  # what the job asks for: bytes, a count, a version...
-    found: int | float | str | None = None  # what the worker has, in the same unit
-    remedy: str = ""  # the step that would mend it, such as 'install jax[cuda13] on gpu-box-2'
 
 
 class Placement(str, Enum):
@@ -208,7 +191,8 @@ class JobView(Struct, frozen=True, kw_only=True):
 
     id: str
     state: State
-    kind: str = "cell"  # or 'command'
+    kind: str = "cell"  # or 'command', 'calls'
+    calls: CallsCount | None = None  # of a job of calls
     command: str = ""  # of a command: its argv as a shell would take it
     labels: dict[str, str] = {}
     priority: int = 0

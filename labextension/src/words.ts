@@ -3,7 +3,7 @@
  * The tests hold both to the same cases.
  */
 
-import type { IDevice, IJob, IOutcome, IReason, State } from './api/types';
+import type { ICalls, IDevice, IJob, IOutcome, IReason, State } from './api/types';
 
 /** What stands before a state, so that colour never speaks alone. */
 export const SYMBOLS: Readonly<Record<State, string>> = {
@@ -55,17 +55,36 @@ export type Look = State | 'cancelling';
 
 /** The state that people see: a job that is being cancelled says so, whatever it does meanwhile. */
 export function look(job: IJob): Look {
-  return job.cancelling ? 'cancelling' : job.state;
+  return job.cancelling ? 'cancelling' : isWarm(job) ? 'queued' : job.state;
 }
 
 /** The shape of a state. */
 export function symbol(job: IJob): string {
-  return job.cancelling ? CANCELLING : SYMBOLS[job.state];
+  return job.cancelling ? CANCELLING : isWarm(job) ? SYMBOLS.queued : SYMBOLS[job.state];
 }
 
 /** The word for a job's state. */
 export function stateWord(job: IJob): string {
-  return job.cancelling ? 'cancelling' : WORDS[job.state];
+  return job.cancelling ? 'cancelling' : isWarm(job) ? 'warm' : WORDS[job.state];
+}
+
+/** Whether it is a function none of whose calls is left to do, and whose runners wait for others. */
+export function isWarm(job: IJob): boolean {
+  return job.state === 'running' && job.calls !== null && job.calls.idle_since !== null;
+}
+
+/** '31 of 96 calls done · 4 running · 1 failed · 2 runners'. */
+export function callsOf(calls: ICalls): string {
+  const ofAll = calls.done === calls.calls ? '' : ` of ${calls.calls.toLocaleString('en')}`;
+  const many = (n: number, what: string): string => `${what}${n === 1 ? '' : 's'}`;
+  return [
+    `${calls.done.toLocaleString('en')}${ofAll} ${many(calls.calls, 'call')} done`,
+    calls.running ? `${calls.running.toLocaleString('en')} running` : '',
+    calls.failed ? `${calls.failed.toLocaleString('en')} failed` : '',
+    calls.runners ? `${calls.runners} ${many(calls.runners, 'runner')}` : ''
+  ]
+    .filter(Boolean)
+    .join(' · ');
 }
 
 /** '4.2 s', '3 min 12 s', '2 h 05 min'. */

@@ -1,6 +1,7 @@
 import { describe, expect, it, test } from 'vitest';
 
 import {
+  callsOf,
   failure,
   ago,
   duration,
@@ -12,7 +13,9 @@ import {
   reasonLines,
   shortDuration,
   size,
-  statusLine
+  stateWord,
+  statusLine,
+  symbol
 } from '../src/words';
 import { GPUS, job } from './make';
 
@@ -241,5 +244,28 @@ describe('a status line that was left behind', () => {
     expect(isLiveStatus('✓ done on box in 1.0 s · job k3f9', 'k3f9')).toBe(false);
     expect(isLiveStatus('● running on box · job abcd', 'k3f9')).toBe(false);
     expect(isLiveStatus('running job k3f9', 'k3f9')).toBe(false);
+  });
+});
+
+describe('the calls of a function', () => {
+  const calls = { calls: 96, done: 31, failed: 1, running: 4, runners: 2, idle_since: null };
+
+  test.each([
+    [calls, '31 of 96 calls done · 4 running · 1 failed · 2 runners'],
+    [{ ...calls, done: 96, failed: 0, running: 0, runners: 1 }, '96 calls done · 1 runner'],
+    [{ ...calls, calls: 1, done: 1, failed: 0, running: 0, runners: 0 }, '1 call done'],
+    [
+      { ...calls, calls: 100_000, done: 2500, failed: 0 },
+      '2,500 of 100,000 calls done · 4 running · 2 runners'
+    ]
+  ])('are counted', (count, text) => {
+    expect(callsOf(count)).toBe(text);
+  });
+
+  it('leave its runners warm once all are done', () => {
+    const busy = job('running', { kind: 'calls', calls });
+    const warm = job('running', { kind: 'calls', calls: { ...calls, idle_since: 1 } });
+    expect([symbol(busy), stateWord(busy)]).toEqual(['●', 'running']);
+    expect([symbol(warm), stateWord(warm)]).toEqual(['○', 'warm']);
   });
 });

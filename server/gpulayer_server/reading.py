@@ -21,10 +21,11 @@ from gpulayer_server.core.views import (
     task_view,
     waiting_view,
 )
+from gpulayer_server.mapreading import MapReading
 from gpulayer_server.store.database import Store, Stored
 
 
-class Reading:
+class Reading(MapReading):
     """Reads a plane and its store: the half of the shell that changes nothing. One thread uses it: the loop's."""
 
     plane: Plane

@@ -11,22 +11,28 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from msgspec.structs import replace
+
+from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.failpoints import reach
-from gpulayer.protocol.messages import Assign, CommMessage, Recorded, ServerMessage
 from gpulayer.protocol.types import JobSpec, JobView, Problem, State
 from gpulayer.source.blobs import Blobs
 from gpulayer.source.partial import Partials
+from gpulayer_server.callsdata import CallsData
 from gpulayer_server.clock import Clock
+from gpulayer_server.core.calls.views import map_view
 from gpulayer_server.core.events import Effects, Event, LimitsSet, Tick, WorkerConnected, WorkerGone
 from gpulayer_server.core.plane import Plane
-from gpulayer_server.core.state import JobKey, Limits, Settings
+from gpulayer_server.core.state import JobKey, Limits, MapState, Settings
 from gpulayer_server.datafolder import DataFolder
 from gpulayer_server.garbage import Garbage
 from gpulayer_server.history import History
+from gpulayer_server.maptelling import MapTelling
 from gpulayer_server.reading import Reading
 from gpulayer_server.retention import Retention
+from gpulayer_server.sending import Sending, WorkerLink
 from gpulayer_server.settings import read_settings
 from gpulayer_server.store.committer import Committer
 from gpulayer_server.store.database import Store, StoreError
@@ -41,23 +47,13 @@ Reply = Callable[[JobView | Problem | None], None]
 BatchReply = Callable[[list[str] | Problem], None]
 
 
-class WorkerLink(Protocol):
-    """A worker's connection, as the shell needs it."""
-
-    def send(self, messages: list[ServerMessage]) -> None: ...
-
-    def send_now(self) -> None: ...
-
-    def offer(self, message: CommMessage) -> bool: ...
-
-    def drop(self, reason: str) -> None: ...
-
-
 @dataclass
 class _Unit:
     effects: Effects
     commits: bool
     views: dict[Followed, JobView] = field(default_factory=dict[Followed, JobView])
+    maps: dict[str, MapView] = field(default_factory=dict[str, MapView])
+    ended: list[MapState] = field(default_factory=list[MapState])
 
 
 class Shell(Reading):
@@ -72,9 +68,13 @@ class Shell(Reading):
         self.blobs = Blobs(folder.path / "blobs")
         self.partials = Partials(self.blobs)
         self.epoch = self.store.raise_epoch()
+        self._calls = CallsData(self.args)
+        self._drop_args: list[Op] = []  # of maps that ended, at the next tick
         self.plane = self._load(names=0)
         self.links: dict[int, WorkerLink] = {}
+        self._sending = Sending(self.links, self._calls, self.streams)
         self._telling = Telling(self)
+        self.maps = MapTelling(self.map_view)
         self._garbage = Garbage()
         self._history = History(self, self.store, self.streams, self.settings)
         self.clients: set[object] = set()  # the clients that are connected: an embedded control plane stays for them
@@ -107,8 +107,12 @@ class Shell(Reading):
         unit = _Unit(effects, bool(ops))
         if self.followers:
             unit.views = self._telling.views(effects.jobs)
+        if effects.maps:
+            unit.ended = self._calls.take(effects.rows.values())
+            unit.maps = {name: view for name in effects.maps if (view := map_view(self.plane, name)) is not None}
         if not ops and not self._outbox:
             self._release(unit)
+            self._flush()
             return
         self._outbox.append(unit)
         if ops:
@@ -133,8 +137,19 @@ class Shell(Reading):
     def commit(self) -> None:
         """Let what was decided until now, such as by all of one frame, be one transaction; else the next turn does."""
         decided, self._decided = self._decided, []
-        if decided:
+        if not decided:
+            return
+        if self._committing > len(decided) or self._failing:
             self._committer.put(decided)
+            return
+        try:
+            if not self._committer.at_once(decided):
+                self._committer.put(decided)
+                return
+        except StoreError as error:
+            self._committed(len(decided), error)
+        else:
+            self._committed(len(decided), None)
 
     def request(self, make: Callable[[int], Event], reply: Callable[[Any], None]) -> None:
         """Handle an event that is answered: `reply` is called once, when what it says is committed."""
@@ -180,11 +195,14 @@ class Shell(Reading):
         """Bytes of a stream; the length that is here now, or None for one that this worker may not write."""
         if self._failing or not self.plane.accepts_output(conn, attempt):
             return None
+        job = self.plane.attempts[attempt].task.rpartition("/")[0]
+        before = self.streams.visible(attempt) if self.maps.follows(job) else 0
         length = self.streams.append(attempt, offset, data)
         held = self.plane.attempts[attempt]
         task = self.plane.tasks.get(held.task)
         if task is not None:
             self._telling.grew(task.job, task.index)
+        self.maps.grew(job, attempt, before)
         return length
 
     def submit_batch(self, owner: str, jobs: Sequence[tuple[str, JobSpec]], reply: BatchReply) -> None:
@@ -212,6 +230,16 @@ class Shell(Reading):
     def unfollow(self, job: str, follower: Follower) -> None:
         """No more of that."""
         self._telling.unfollow(job, follower)
+
+    def told_map_view(self, name: str) -> MapView | None:
+        """A map as those know it who follow it: without what is decided and not told yet."""
+        pending = [unit.effects for unit in self._outbox if name in unit.effects.maps]
+        view = self.map_view(name)
+        if not pending or view is None:
+            return view
+        stored = self.stored_map_view(name)
+        untold = sum([len(run.codes) for each in pending for of, run in each.results if of == name])
+        return stored if stored is None or stored.ended_at is not None else replace(stored, done=view.done - untold)
 
     @property
     def followers(self) -> dict[str, dict[int | None, set[Follower]]]:
@@ -241,6 +269,7 @@ class Shell(Reading):
             unit = self._outbox.popleft()
             count -= unit.commits
             self._release(unit)
+        self._flush()
 
     def _release(self, unit: _Unit) -> None:
         effects = unit.effects
@@ -248,7 +277,7 @@ class Shell(Reading):
             reach("server.committed")
         for attempt, why in effects.marks:
             self._mark(attempt, why)
-        self._send(effects.sends)
+        self._sending.send(effects.sends)
         if unit.commits and self.followers:
             self._telling.tell_late(effects, unit.views)
         for request, answer in effects.replies:
@@ -258,37 +287,25 @@ class Shell(Reading):
             if link is not None:
                 link.drop(reason)
         self._telling.tell(effects, unit.views)
+        if unit.maps or effects.results or effects.fleet_changed:
+            self._tell_of_maps(unit)
+
+    def _tell_of_maps(self, unit: _Unit) -> None:
+        self.maps.tell(unit.effects, unit.maps)
+        for state in unit.ended:  # all that was to be sent of it was
+            self._calls.forget(state.id)
+            self._drop_args.append(("drop_args", (state.n, state.k)))
+
+    def _flush(self) -> None:
+        """What was said to clients and runners leaves, in few frames."""
+        self._sending.flush()
+        self.maps.flush()
 
     def _mark(self, attempt: str, why: str) -> None:
         try:
             self.streams.truncate_with_mark(attempt, why)
         except OSError as error:
             log.error("the stream of %s has no mark at its end before the next start: %s", attempt, error)
-
-    def _send(self, sends: list[tuple[int, ServerMessage]]) -> None:
-        """One frame for each worker that is told something."""
-        batches: dict[int, list[ServerMessage]] = {}
-        for conn, message in sends:
-            batches.setdefault(conn, []).append(message)
-        for conn, messages in batches.items():
-            link = self.links.get(conn)
-            if link is not None:
-                link.send(messages)
-                if any(isinstance(message, Assign) for message in messages):
-                    link.send_now()  # a person waits for it; what is said to clients can follow
-            for message in messages:
-                if isinstance(message, Assign):
-                    if message.spec.cell is not None:  # a person waits; many a command never writes a byte
-                        self._loop.call_soon(self._prepare_stream, message.attempt)
-                    reach("server.assigned")
-                elif isinstance(message, Recorded):
-                    reach("server.recorded")
-
-    def _prepare_stream(self, attempt: str) -> None:
-        try:
-            self.streams.prepare(attempt)
-        except OSError as error:
-            log.warning("the stream of %s can't be opened yet: %s", attempt, error)  # its first bytes will try again
 
     def _fail(self, error: StoreError) -> None:
         """Nothing of what waits happened. Once the committer has given all of it back, begin again from the store."""
@@ -311,7 +328,10 @@ class Shell(Reading):
             self.handle(LimitsSet(limits=self._limits))
 
     def _load(self, *, names: int) -> Plane:
-        plane = Plane(epoch=self.epoch, now=self.clock.now(), snapshot=self.store.load(), settings=self.settings)
+        snapshot = self.store.load()
+        self._calls.load(snapshot.maps)
+        self._drop_args = [("drop_args", key) for key in self.store.maps.left_over()]
+        plane = Plane(epoch=self.epoch, now=self.clock.now(), snapshot=snapshot, settings=self.settings)
         plane.names = names
         return plane
 
@@ -319,6 +339,9 @@ class Shell(Reading):
         while True:
             await asyncio.sleep(0.5)
             self.handle(Tick())
+            if self._drop_args:
+                ops, self._drop_args = self._drop_args, []
+                self.write(ops, lambda _: None)
             self._history.look(self.clock.now())
             self._garbage.look(len(self.plane.tasks))
 
@@ -328,6 +351,7 @@ class Shell(Reading):
         for batch in self._batches:
             batch.cancel()
         self._telling.close()
+        self.maps.close()
         for link in list(self.links.values()):
             link.drop("the control plane ends")
         self.commit()

@@ -37,7 +37,7 @@ def submit(shell: Shell, owner: str, key: str, spec: JobSpec, reply: Reply) -> N
     if (owner, key) in shell.coming:
         shell.coming[(owner, key)].append(lambda: submit(shell, owner, key, spec, reply))
         return
-    problem = (_NO_KEY if not key else None) or problem_of(spec) or _lacking(shell, [spec])
+    problem = (_NO_KEY if not key else None) or problem_of(spec) or lacking(shell, [spec])
     if problem is not None:
         reply(problem)
         return
@@ -103,9 +103,9 @@ class Batch:
             problem = problem_of(spec)
             if problem is not None:
                 return msgspec.structs.replace(problem, title=f"job {at} of the batch: {problem.title}")
-        lacking = _lacking(shell, [spec for _, spec in part])
-        if lacking is not None:
-            return lacking
+        lacks = lacking(shell, [spec for _, spec in part])
+        if lacks is not None:
+            return lacks
         submissions = [_submission(key, spec) for key, spec in part]
         self._submissions += submissions
         stored = shell.stored_by_keys(owner, [key for key, _ in part])
@@ -163,21 +163,34 @@ def no_such_job(name: str) -> Problem:
     return Problem(status=404, code="no_such_job", title=f"no job {name}, after which it is to run")
 
 
-def _lacking(shell: Shell, specs: Iterable[JobSpec]) -> Problem | None:
-    """What has to be sent before the jobs are taken."""
+def lacking(shell: Shell, specs: Iterable[JobSpec]) -> Problem | None:
+    """What has to be sent before the jobs are taken. What is here is kept for them from now on."""
     bundles = {spec.bundle for spec in specs if spec.bundle}
     inputs = {spec.cell.inputs for spec in specs if spec.cell is not None and spec.cell.inputs}
+    inputs |= {digest for spec in specs if spec.calls is not None for digest in spec.calls.init_blobs}
     try:
         for bundle in bundles:
             if not shell.blobs.rely(bundle):
                 title, detail = "the control plane lacks the source", "send its manifest and blobs first"
                 detail = f"bundle {bundle[:12]}…: {detail}"
                 return Problem(status=409, code="bundle_unknown", title=title, detail=detail)
-        for values in inputs:
-            if not shell.blobs.rely(values):
-                title, detail = "the control plane lacks the values", f"blob {values[:12]}…: send it first"
+    except BlobError as error:
+        return _no_digest(error)
+    return lacking_blobs(shell, inputs)
+
+
+def lacking_blobs(shell: Shell, digests: Iterable[str]) -> Problem | None:
+    """The same of values."""
+    try:
+        for digest in digests:
+            if not shell.blobs.rely(digest):
+                title, detail = "the control plane lacks the values", f"blob {digest[:12]}…: send it first"
                 return Problem(status=409, code="inputs_unknown", title=title, detail=detail)
     except BlobError as error:
-        title = "bundle or inputs are not named by their digest"
-        return Problem(status=400, code="bad_request", title=title, detail=str(error))
+        return _no_digest(error)
     return None
+
+
+def _no_digest(error: BlobError) -> Problem:
+    title = "bundle or inputs are not named by their digest"
+    return Problem(status=400, code="bad_request", title=title, detail=str(error))

@@ -23,6 +23,7 @@ from tests.support.deployment import Deployment, Worker
 from tests.support.front import Front, certificate
 from tests.support.notebook import Notebook
 from tests.support.processes import PATIENCE_S, end, until
+from tests.support.sitecode import BELIEVES_SOON, at_start
 from tests.support.tree import files_under
 
 PREFIX = "/user/x/gpulayer"
@@ -209,7 +210,7 @@ def test_a_copy_of_a_joined_workers_folder(home: Deployment, notebook: Notebook)
     copy.mkdir(mode=0o700)
     for name in ("worker.json", "credential.json"):
         shutil.copy(origin.data / name, copy)
-    code, [line] = run(home, copy)
+    code, [line] = run(home, copy, env=at_start(home.folder / "site-soon", BELIEVES_SOON))
     assert code == 1
     assert f"this worker is connected already, from another folder with the id of {copy}/worker.json" in line
     assert "remove that file and join with a new line" in line

@@ -24,6 +24,16 @@ NOTEBOOKS = {
         "0,2.5\n1,1.7\n2,1.2",
         "study",
     ),
+    "functions": (
+        "one call: ",
+        "pi is about 3.1",
+        "the triangle has 0.50 of the square",
+        "raised here: ZeroDivisionError",
+        "0.25",
+        "the same: True",
+        "column sums: [499500000.0, 499501000.0, 499502000.0]",
+        "the counter says 13",
+    ),
     "detached-runs": ("submitted:", "long training", "epoch 4/4", "cancel"),
 }
 

@@ -12,6 +12,7 @@ import gpulayer
 HEAVY = ("IPython", "tornado", "torch", "numpy", "zmq", "httpx", "websockets", "jupyter_client", "psutil", "asyncio")
 NAMES = [
     "AsyncClient",
+    "Call",
     "Client",
     "Command",
     "ControlPlaneError",
@@ -22,11 +23,17 @@ NAMES = [
     "JobError",
     "JobFailed",
     "JobRejected",
+    "Map",
+    "RemoteError",
+    "RemoteFunction",
     "RequestRefused",
     "Source",
     "__version__",
+    "call",
     "explain",
     "load_ipython_extension",
+    "put",
+    "remote",
     "unload_ipython_extension",
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpulayer.protocol.types import (
+    CallsCount,
     Device,
     Inventory,
     JobView,
@@ -197,3 +198,10 @@ def test_with_nothing_there_it_says_what_comes() -> None:
     assert overview([], [], [], NOW) == [
         "machines · 0 online", "  none yet: the first cell starts this one", "", "jobs", "  none yet",
     ]  # fmt: skip
+
+
+def test_a_function_tells_its_calls_below_its_line() -> None:
+    calls = CallsCount(calls=96, done=31, running=4, runners=2)
+    lines = job_table([job(State.RUNNING, kind="calls", calls=calls, name="estimate", started_at=NOW - 60)], NOW)
+    assert lines[1].split()[:3] == ["●", "k3f9", "estimate"]
+    assert lines[2].strip() == "31 of 96 calls done · 4 running · 2 runners"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpulayer.protocol.types import Device, JobView, Outcome, Reason, Requirements, State
+from gpulayer.protocol.types import CallsCount, Device, JobView, Outcome, Reason, Requirements, State
 from gpulayer.words import (
     ago,
+    calls_of,
     device_name,
     devices_named,
     duration,
@@ -22,7 +23,9 @@ from gpulayer.words import (
     progress_of,
     roughly,
     size,
+    state_of,
     status_line,
+    symbol_of,
 )
 
 GPUS = tuple(Device(uuid=f"u{n}", kind="cuda", index=n, name="RTX 4090") for n in (1, 2))
@@ -337,3 +340,33 @@ def test_what_a_job_needs(requirements: Requirements, text: str) -> None:
 def test_near_words() -> None:
     assert near_words("k3f8", ["a81c", "k3f9"]) == " (did you mean k3f9?)"
     assert near_words("zzzz", ["a81c", "k3f9"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (
+            CallsCount(calls=96, done=31, failed=1, running=4, runners=2),
+            "31 of 96 calls done · 4 running · 1 failed · 2 runners",
+        ),
+        (CallsCount(calls=96, done=96, runners=1, idle_since=760.0), "96 calls done · 1 runner, idle 4 min"),
+        (CallsCount(calls=1, done=1), "1 call done"),
+        (
+            CallsCount(calls=100_000, done=2500, running=512, runners=2),
+            "2,500 of 100,000 calls done · 512 running · 2 runners",
+        ),
+    ],
+)
+def test_the_calls_of_a_function_are_counted(count: CallsCount, text: str) -> None:
+    assert calls_of(count, 1000.0) == text
+    assert overall_line(job(State.RUNNING, kind="calls", calls=count, tasks={"running": 1}), 1000.0, "all") == (
+        f"{'○' if count.idle_since else '●'} {text} · job k3f9"
+    )
+
+
+def test_a_function_is_warm_while_its_runners_wait_for_calls() -> None:
+    busy = job(State.RUNNING, kind="calls", calls=CallsCount(calls=3, done=1, running=2, runners=2))
+    warm = job(State.RUNNING, kind="calls", calls=CallsCount(calls=3, done=3, runners=2, idle_since=1.0))
+    assert (symbol_of(busy), state_of(busy)) == ("●", "running")
+    assert (symbol_of(warm), state_of(warm)) == ("○", "warm")
+    assert state_of(job(State.SUCCEEDED, kind="calls", calls=CallsCount(calls=3, done=3))) == "done"

@@ -32,9 +32,11 @@ from gpulayer_worker.outbox import Outbox
 from gpulayer_worker.probes import Probes
 from gpulayer_worker.reports import Reports
 from gpulayer_worker.rooms import Rooms
+from gpulayer_worker.run.calls import CallsRun
 from gpulayer_worker.run.cell import CellRun
 from gpulayer_worker.run.command import CommandRun
-from gpulayer_worker.takeover import end_kernel_of, kernel_of, kernels_of, sessions_left
+from gpulayer_worker.runners import Runners
+from gpulayer_worker.takeover import end_kernel_of, kernel_of, kernels_of, runners_of, sessions_left
 from gpulayer_worker.watch import FolderWatch
 from gpulayer_worker.workspace import Workspaces
 
@@ -46,7 +48,7 @@ _TICK_S = 1.0
 _ALONE_S = 120.0  # a local worker that holds nothing ends when its control plane was away for so long
 REFUSED = 77  # the exit code that tells the keeper not to start another agent
 
-Run: TypeAlias = CellRun | CommandRun
+Run: TypeAlias = CellRun | CommandRun | CallsRun
 
 
 def boottime() -> float:
@@ -109,8 +111,9 @@ class Agent:
         self.keeper = KeeperLink(self.options.data, self.options.agent_argv, portable=self.options.portable)
         await self.keeper.start()
         self.kernels = Kernels(self.layout, self.keeper, python=self.options.python, warm=self.options.warm)
+        self.runners = Runners(self.keeper, self.watch, python=self.options.python, name=self.options.name)
         self.workspaces = Workspaces(
-            Blobs(self.layout.blobs), self.endpoint, self._blobs_beside, cache_bytes=self.options.cache_bytes
+            Blobs(self.layout.blobs), self.endpoint, self.blobs_beside, cache_bytes=self.options.cache_bytes
         )
         await looked
         await self._find_what_was()
@@ -142,7 +145,7 @@ class Agent:
         if not self._done.done():
             self._done.set_result(code)
 
-    def _blobs_beside(self) -> Path | None:
+    def blobs_beside(self) -> Path | None:
         """The control plane's own blobs, where its data folder lies on this machine."""
         folder = self.options.control_plane
         return folder / "blobs" if folder is not None else None
@@ -158,7 +161,8 @@ class Agent:
         """Take up what an agent before us left: attempts, sessions, kernels."""
         await asyncio.to_thread(self.rooms.prepare)
         held = self._log.load()
-        self.keeper.keep([each.assign.attempt for each in held if each.assign.spec.command and not each.gone])
+        commands = [each.assign.attempt for each in held if each.assign.spec.command and not each.gone]
+        self.keeper.keep([*commands, *runners_of(self.layout, held)])
         left = await sessions_left(self.layout, self.kernels)
         self._link = link.Link(held=held, sessions=left, now=boottime(), slots=self.options.slots)
         for name, session in left.items():
@@ -169,11 +173,12 @@ class Agent:
         await self.kernels.clean(kernels_of(self.layout, here) | {session.kernel.name for session in left.values()})
         for each in here:
             self._take_up(each)
+        await asyncio.gather(*(run.found.wait() for run in self._runs.values() if isinstance(run, CallsRun)))
         self.kernels.keep_warm()
 
     def _take_up(self, held: link.Held) -> None:
         assign = held.assign
-        if assign.spec.command is not None:
+        if assign.spec.cell is None:
             self._start(assign, resumed=True, ended=held.outcome is not None)
         elif held.outcome is not None:
             self._spawn(self._finish_clean_up(assign))
@@ -278,8 +283,19 @@ class Agent:
                 self._say_hello(effect)
             case link.Drop(attempt=name):
                 self._drop(name)
+            case link.RunCalls() | link.LetGo() | link.GiveBackCalls() | link.DropMap() | link.WindDown():
+                self._of_calls(effect)
             case _:
                 self._act(effect)
+
+    def _of_calls(self, effect: link.ForCalls) -> None:
+        run = self._runs.get(effect.attempt)
+        if not isinstance(run, CallsRun):  # it could not be started, and its end is told
+            return
+        try:
+            run.follow(effect)
+        except Exception as error:  # noqa: BLE001 - it is that attempt's alone
+            self.failed(effect.attempt, error)
 
     def _drop(self, name: str) -> None:
         reach("agent.forgotten")
@@ -339,9 +355,10 @@ class Agent:
         return run
 
     def _made(self, assign: Assign, *, resumed: bool, ended: bool = False) -> Run:
-        if assign.spec.command is None:
+        if assign.spec.cell is not None:
             return CellRun(self, assign, resumed=resumed)
-        return CommandRun(self, assign, resumed=resumed, told=ended)
+        kind = CallsRun if assign.spec.calls is not None else CommandRun
+        return kind(self, assign, resumed=resumed, told=ended)
 
     def _begin(self, assign: Assign) -> None:
         reach("agent.assigned")
@@ -381,14 +398,16 @@ class Agent:
         outcome = Outcome(state=State.FAILED, problem=problem)
         end = self._link.held[attempt].spool_end if attempt in self._link.held else 0
         ended = link.Ended(attempt=attempt, end=end, outcome=outcome, gone=True)
-        if isinstance(self._runs.get(attempt), CommandRun):
-            self._spawn(self._end_failed(ended))
+        run = self._runs.get(attempt)
+        if run is not None and not isinstance(run, CellRun):
+            self._spawn(self._end_failed(ended, run.group))
         else:
             self.emit(ended)
 
-    async def _end_failed(self, ended: link.Ended) -> None:
-        """Nothing of a failed command is left when that is told."""
-        await self.keeper.kill(ended.attempt)
+    async def _end_failed(self, ended: link.Ended, group: str) -> None:
+        """Nothing of a failed command, or runner, is left when that is told."""
+        if group:
+            await self.keeper.kill(group)
         self.report(ended)
 
     # ---------------------------------------------------------------- sessions

@@ -82,7 +82,7 @@ def deliver(
     except TransferStopped:
         return
     except httpx.HTTPStatusError as error:
-        raise _refused(error) from error
+        raise refused(error) from error
     except httpx.HTTPError as error:
         if stop.is_set():
             return
@@ -183,7 +183,8 @@ class _Progress:
             self._tell(f"sending results back · {min(sent, total):.0f} of {total:.0f} MB")
 
 
-def _refused(error: httpx.HTTPStatusError) -> DeliveryError:
+def refused(error: httpx.HTTPStatusError) -> DeliveryError:
+    """What an answer of the control plane means for what was sent."""
     status = error.response.status_code
     try:
         text = msgspec.json.decode(error.response.content, type=Problem).line()

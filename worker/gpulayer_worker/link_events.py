@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gpulayer.protocol.calls import CallBatch, CallRange, CallRun
 from gpulayer.protocol.messages import Assign, Finished, HeldAttempt, HeldSession, ServerMessage, WorkerMessage
 from gpulayer.protocol.types import Inventory, Outcome, Sample
+from gpulayer_worker.callslink import HeldCalls
 
 # ---------------------------------------------------------------- events
 
@@ -96,6 +98,33 @@ class Doing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResultsCame:
+    """Calls have results; the text that they wrote ends before byte `end` of the spool."""
+
+    attempt: str
+    runs: tuple[CallRun, ...]
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallsBack:
+    """Calls did not come to an end here; `began`: a runner died while it ran them, for that reason."""
+
+    attempt: str
+    ranges: tuple[CallRange, ...]
+    began: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallsFound:
+    """A runner that an agent before us started has these calls."""
+
+    attempt: str
+    ranges: tuple[CallRange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tick:
     """Time passes: once a second. While the link is welcomed, a heartbeat is sent right after each."""
 
@@ -133,6 +162,9 @@ Event: TypeAlias = (
     | SessionOpened
     | SessionGone
     | Doing
+    | ResultsCame
+    | CallsBack
+    | CallsFound
     | Tick
     | Full
     | MachineChanged
@@ -219,6 +251,45 @@ class Drop:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunCalls:
+    """Run these calls, in order."""
+
+    attempt: str
+    batches: tuple[CallBatch, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetGo:
+    """The results of these calls are needed no more."""
+
+    attempt: str
+    ranges: tuple[CallRange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveBackCalls:
+    """Give back `count` calls that did not begin, the last ones first: `CallsBack` says which."""
+
+    attempt: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropMap:
+    """The calls of a map are not wanted: those that wait go without a word, the one that runs is interrupted."""
+
+    attempt: str
+    map: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindDown:
+    """End the attempt once what its runner runs is done; what waits is given back."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reconnect:
     """Close the socket and come back with a new hello, after a while."""
 
@@ -233,8 +304,23 @@ class Stop:
     refused: bool
 
 
+#: For the run of an attempt of calls.
+ForCalls: TypeAlias = RunCalls | LetGo | GiveBackCalls | DropMap | WindDown
+
 Effect: TypeAlias = (
-    SayHello | Send | SendOutput | Persist | Start | Interrupt | Kill | CloseSession | Trim | Drop | Reconnect | Stop
+    SayHello
+    | Send
+    | SendOutput
+    | Persist
+    | Start
+    | Interrupt
+    | Kill
+    | CloseSession
+    | Trim
+    | Drop
+    | ForCalls
+    | Reconnect
+    | Stop
 )
 
 # ---------------------------------------------------------------- what is held
@@ -258,6 +344,11 @@ class Held:
     told_began: bool = False  # on this connection
     told_end: bool = False  # on this connection
     told_gone: bool = False  # on this connection
+    calls: HeldCalls | None = None  # of a runner's attempt
+
+    def __post_init__(self) -> None:
+        if self.calls is None and self.assign.spec.calls is not None:
+            self.calls = HeldCalls(self.assign.attempt)
 
     @property
     def live(self) -> bool:
@@ -267,8 +358,13 @@ class Held:
     @property
     def declared(self) -> HeldAttempt:
         """What a hello says of it."""
-        name = self.assign.attempt
-        return HeldAttempt(attempt=name, started=self.began, ended=self.outcome is not None, released=self.gone)
+        return HeldAttempt(
+            attempt=self.assign.attempt,
+            started=self.began,
+            ended=self.outcome is not None,
+            released=self.gone,
+            calls=self.calls.declared if self.calls is not None and not self.recorded else (),
+        )
 
     def finished(self, outcome: Outcome, end: int) -> Finished:
         """What tells its end, and all else of it that is so by now."""

@@ -46,6 +46,13 @@ def kernels_of(layout: Layout, held: Iterable[Held]) -> set[str]:
     return {name for each in held if (name := kernel_of(layout, each.assign)) is not None}
 
 
+def runners_of(layout: Layout, held: Iterable[Held]) -> list[str]:
+    """The runners that attempts were given, as the keeper knows them."""
+    here = [each.assign for each in held if each.assign.spec.calls is not None and not each.gone]
+    notes = [layout.noted(layout.attempt(assign.attempt), "runner") for assign in here]
+    return [note["id"] for note in notes if note is not None]
+
+
 async def end_kernel_of(layout: Layout, kernels: Kernels, assign: Assign) -> None:
     """A cell has ended, and its kernel, where it was its own, may still be there."""
     kernel = kernel_of(layout, assign)

@@ -182,14 +182,25 @@ class Workspaces:
         self._blobs.put(digest, [self._reader.read(digest)])
         return True
 
-    def blob(self, digest: str, tell: Callable[[str], None]) -> Span:
-        """Where one blob is, fetched if it is not within reach. Raises `FetchError`, `BlobError`."""
+    @property
+    def blobs(self) -> Blobs:
+        """This worker's own blobs."""
+        return self._blobs
+
+    def at_hand(self, digest: str) -> Span | None:
+        """Where a blob is, if nothing has to be fetched for it: it stays there for a while. Waits for no network."""
+        self._look_beside()
+        self._cache.pin_for(digest, _READ_WITHIN_S)
+        return self._find(digest)
+
+    def blob(self, digest: str, tell: Callable[[str], None], what: str = "the values of --in") -> Span:
+        """Where one blob is, fetched if it is not within reach: `what` it holds. Raises `FetchError`, `BlobError`."""
         self._look_beside()
         self._cache.pin_for(digest, _READ_WITHIN_S)
         span = self._find(digest)
         if span is not None:
             return span
-        tell("fetching the values of --in")
+        tell(f"fetching {what}")
         try:
             with self._client() as client:
                 self._get(client, digest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import collections
 import collections.abc
-import dataclasses
 import enum
 import io
 import os
@@ -29,6 +28,7 @@ _AS_LIST: tuple[Any, ...] = (range, collections.deque, types.GeneratorType, *_VI
 _AS_TEXT = ("decimal.Decimal", "fractions.Fraction", "uuid.UUID")
 _BY_NAME = {
     "torch.nn.parameter.Parameter": "give x.detach().cpu()",
+    "gpulayer.protocol.values.calls.Ref": "pass it as an argument of its own",
     "torch.device": "give str(x)",
     "torch.Size": "give tuple(x)",
     "torch.dtype": "give str(x)",
@@ -58,7 +58,7 @@ def _advice(value: Any, kind: type[Any]) -> str:
         advice = advise(value, kind)
         if advice is not None:
             return advice
-    if dataclasses.is_dataclass(kind):
+    if hasattr(kind, "__dataclass_fields__"):
         return "give dataclasses.asdict(x)"
     return "give what it holds as numbers, str, lists, dicts or arrays, and build it anew there"
 

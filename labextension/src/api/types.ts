@@ -106,11 +106,22 @@ export interface IRequirements {
   worker: string | null;
 }
 
+/** The calls of a function's job, over all of its maps. */
+export interface ICalls {
+  calls: number; // that came in
+  done: number;
+  failed: number;
+  running: number;
+  runners: number;
+  idle_since: number | null; // Unix seconds; null while there is a call
+}
+
 /** A job. Times are Unix seconds of the control plane's clock. */
 export interface IJob {
   id: string;
   state: State;
-  kind: string; // 'cell' or 'command'
+  kind: string; // 'cell', 'command' or 'calls'
+  calls: ICalls | null; // of a function
   command: string; // of a command, as a shell would take it
   tasks: Partial<Record<State, number>>; // of a job with many tasks: how many in each state
   name: string;
@@ -259,10 +270,15 @@ function toOutcome(wire: Wire<IOutcome, 'state'>): IOutcome {
   };
 }
 
+function toCalls(wire: Partial<ICalls>): ICalls {
+  return { calls: 0, done: 0, failed: 0, running: 0, runners: 0, idle_since: null, ...wire };
+}
+
 /** A job with every field. */
 export function toJob(wire: WireJob): IJob {
   return {
     kind: 'cell',
+    calls: null,
     command: '',
     tasks: {},
     name: '',
@@ -282,6 +298,7 @@ export function toJob(wire: WireJob): IJob {
     started_at: null,
     ended_at: null,
     ...wire,
+    ...(wire.calls ? { calls: toCalls(wire.calls) } : {}),
     requirements: { accelerator: null, devices: 0, worker: null, ...wire.requirements },
     devices: (wire.devices ?? []).map(toDevice),
     reasons: (wire.reasons ?? []).map(reason => ({ temporary: false, remedy: '', ...reason })),

@@ -3,7 +3,7 @@ import React from 'react';
 
 import type { IJob, IReason, State } from '../api/types';
 import { isTerminal, TERMINAL } from '../api/types';
-import { failure, runningS, shortDuration, stateWord } from '../words';
+import { callsOf, failure, runningS, shortDuration, stateWord } from '../words';
 import type { IPartProps } from './common';
 import { Action, Name, Section, StateSign, When } from './common';
 
@@ -132,13 +132,15 @@ function Job(props: IJobsProps & { job: IJob }): JSX.Element {
   );
 }
 
-/** Of a job with many tasks: how many are over. */
+/** Of a job with many tasks, or of a function: how many of its tasks, or calls, are over. */
 function Tasks(props: { job: IJob; trans: TranslationBundle }): JSX.Element | null {
   const { over, total } = counts(props.job);
   if (total < 2) {
     return null;
   }
-  const label = props.trans.__('%1 of %2 tasks are over', over, total);
+  const label = props.job.calls
+    ? props.trans.__('%1 of %2 calls are done', over, total)
+    : props.trans.__('%1 of %2 tasks are over', over, total);
   return (
     <span className="gpulayer-Tasks" title={states(props.job)}>
       {props.trans.__('%1 of %2', over, total)}
@@ -147,14 +149,20 @@ function Tasks(props: { job: IJob; trans: TranslationBundle }): JSX.Element | nu
   );
 }
 
-/** How many tasks a job has, and how many of them are over. */
+/** How many tasks, or calls, a job has, and how many of them are over. */
 export function counts(job: IJob): { over: number; total: number } {
+  if (job.calls) {
+    return { over: job.calls.done, total: job.calls.calls };
+  }
   const tasks = Object.entries(job.tasks) as [State, number][];
   const sum = (these: [State, number][]): number => these.reduce((all, [, n]) => all + n, 0);
   return { over: sum(tasks.filter(([state]) => TERMINAL.has(state))), total: sum(tasks) };
 }
 
 function states(job: IJob): string {
+  if (job.calls) {
+    return callsOf(job.calls);
+  }
   return Object.entries(job.tasks)
     .map(([state, n]) => `${n} ${state}`)
     .join(', ');

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpulayer.protocol.calls import CallsDone, CallsReturned
 from gpulayer.protocol.messages import (
     Ahead,
     Finished,
@@ -20,6 +21,7 @@ from gpulayer.protocol.messages import (
 )
 from gpulayer.protocol.types import Outcome, State
 from gpulayer_server.core import condition, gangs, sessions, waiting
+from gpulayer_server.core.calls import leases, results
 from gpulayer_server.core.ending import end_task
 from gpulayer_server.core.events import Effects, WorkerSaid
 from gpulayer_server.core.state import Attempt, Task, Worker
@@ -38,6 +40,10 @@ def said(plane: Plane, event: WorkerSaid, now: float, out: Effects) -> None:
         if isinstance(message, Finished):
             if not _finished(plane, worker, event, message, now, out):
                 return  # its connection is about to be closed
+        elif isinstance(message, CallsDone):
+            results.done(plane, worker, _current(plane, worker, message.attempt), message, now, out)
+        elif isinstance(message, CallsReturned):
+            results.returned(plane, _current(plane, worker, message.attempt), message, now, out)
         else:
             _heard(plane, worker, message, now, out)
 
@@ -100,6 +106,7 @@ def started(plane: Plane, attempt: Attempt, began_at: float, out: Effects) -> No
     if attempt.started_at is None:
         attempt.started_at = began_at
     attempt.progress = ""
+    leases.started(plane, attempt, plane.now)
     session = plane.sessions.get(attempt.session) if attempt.session else None
     if session is not None and not session.used:
         session.used = True
@@ -208,6 +215,7 @@ def close_attempt(
     attempt.problem = problem
     attempt.progress = ""
     out.put(attempt)
+    leases.closed(plane, attempt, lost=end_offset is None, now=now, out=out)
     _leave_session(plane, attempt, now)
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gpulayer.protocol.types import CellSpec, CommandSpec, JobSpec, Problem
+from gpulayer.protocol.calls import MapSpec
+from gpulayer.protocol.types import CallsSpec, CellSpec, CommandSpec, JobSpec, Problem
 from gpulayer_server.scheduling import asked
 
 MOST_TASKS = 10_000
@@ -23,13 +24,29 @@ _of_requirements = lru_cache(4096)(asked.problem_of)  # of many jobs that come t
 
 def problem_of(spec: JobSpec) -> Problem | None:
     """The first thing that is wrong with a spec; None where it can be a job."""
-    title = _problem(spec)
+    return _bad_job(_problem(spec))
+
+
+def problem_of_calls(spec: JobSpec) -> Problem | None:
+    """The first thing that is wrong with the spec of a map's job; None where it can be one."""
+    return _bad_job(next(_of_calls(spec), None) or next(_of_numbers(spec), None) or next(_of_words(spec), None))
+
+
+def problem_of_map(spec: MapSpec, count: int) -> Problem | None:
+    """The first thing that is wrong with a map that comes with so many calls; None where it can be one."""
+    title = next(_of_map(spec, count), None)
+    return None if title is None else Problem(status=400, code="bad_map", title=title)
+
+
+def _bad_job(title: str | None) -> Problem | None:
     return None if title is None else Problem(status=400, code="bad_job", title=title)
 
 
 def _problem(spec: JobSpec) -> str | None:
     cell, command = spec.cell, spec.command
-    if command is not None and cell is None:
+    if spec.calls is not None:
+        title = "calls of a function come by maps: they can't be submitted as a job"
+    elif command is not None and cell is None:
         title = _of_command(command)
     elif cell is not None and command is None:
         title = _of_cell(cell, spec)
@@ -40,6 +57,52 @@ def _problem(spec: JobSpec) -> str | None:
     if title is None and spec.gang:
         title = next(_of_gang(spec), None)
     return title or next(_of_numbers(spec), None) or next(_of_words(spec), None)
+
+
+def _of_calls(spec: JobSpec) -> Iterator[str]:
+    calls = spec.calls
+    if calls is None or spec.cell is not None or spec.command is not None:
+        yield "a map is of calls of a function, and of nothing else: its job has no cell and no command"
+        return
+    if spec.array:
+        yield "calls of a function can't be an array: a map has as many calls as it needs"
+    if spec.requirements.nodes > 1:
+        yield f"a call runs on one machine, and not on {spec.requirements.nodes:,}: submit a command for that"
+    if spec.session:
+        yield f"calls of a function run in runners of their own, not in session {spec.session!r}"
+    if spec.after:
+        yield f"calls of a function can't run after {spec.after[0]}: wait for that job, then call"
+    if spec.retries:
+        yield "a map says how often its calls are retried, its job has no retries"
+    if spec.timeout_s is not None:
+        yield "a map says how long its calls may take, its job has no timeout"
+    yield from _of_runners(calls)
+
+
+def _of_runners(calls: CallsSpec) -> Iterator[str]:
+    if calls.max_runners is not None and calls.max_runners < 1:
+        yield f"max_runners is a number from 1 on, not {calls.max_runners}"
+    if not _is_time(calls.idle_timeout_s):
+        yield f"idle_timeout_s is a time in seconds, not {calls.idle_timeout_s}"
+    if calls.memory_limit_bytes is not None and calls.memory_limit_bytes < 1:
+        yield f"memory_limit is a number of bytes above 0, not {calls.memory_limit_bytes}"
+    if calls.stateful and not calls.instance:
+        yield "an object has a name of its own, this one has none"
+    if calls.stateful and calls.isolate:
+        yield "an object lives in one process: isolate=True gives each call a process of its own"
+
+
+def _of_map(spec: MapSpec, count: int) -> Iterator[str]:
+    if spec.total is not None and spec.total < count:
+        yield f"a map of {spec.total:,} calls can't have the arguments of {count:,}"
+    if not 0 <= spec.retries <= _MOST_RETRIES:
+        yield f"retries is a number from 0 to {_MOST_RETRIES:,}, not {spec.retries}"
+    if not _is_time(spec.backoff_s):
+        yield f"backoff_s is a time in seconds, not {spec.backoff_s}"
+    if spec.timeout_s is not None and not (_is_time(spec.timeout_s) and spec.timeout_s > 0):
+        yield f"timeout_s is a time in seconds above 0, not {spec.timeout_s}"
+    if spec.name and (len(spec.name) > _LETTERS or not _in_one_line(spec.name)):
+        yield f"a name is one line of at most {_LETTERS} letters"
 
 
 def _of_command(command: CommandSpec) -> str | None:

@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from gpulayer.protocol.messages import CancelAttempt
 from gpulayer.protocol.types import TERMINAL, Outcome, Reason, State
+from gpulayer_server.core.calls import ending as calls_ending
+from gpulayer_server.core.calls import leases
 from gpulayer_server.core.events import Effects
 from gpulayer_server.core.state import Job, JobEnd, Task
 
@@ -22,6 +24,8 @@ def end_task(plane: Plane, task: Task, state: State, outcome: Outcome, now: floa
     One of a gang that does not succeed ends the others.
     """
     job = plane.jobs[task.job]
+    if job.pool is not None:
+        leases.ends(plane, job, task, state, outcome, now, out)
     task.move(state)
     task.outcome = _with_cause(task, outcome) if job.spec.gang else outcome
     task.ended_at = now
@@ -55,6 +59,8 @@ def _job_over(plane: Plane, job: Job, now: float, out: Effects) -> None:
     plane.ended += 1
     out.put(JobEnd(id=job.id, n=job.n, state=job.state, ended_at=now))
     plane.unheard += [(name, job.id) for name in plane.awaited.pop(job.id, ())]
+    if job.pool is not None:
+        calls_ending.pool_over(plane, job.pool, now, out)
 
 
 # ---------------------------------------------------------------- gangs

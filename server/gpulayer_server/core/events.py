@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from gpulayer.protocol.calls import CallRange, CallRun, MapSpec, MapView
 from gpulayer.protocol.messages import Hello, ServerMessage, WorkerMessage
 from gpulayer.protocol.types import JobSpec, JobView, Problem, State
-from gpulayer_server.core.state import Attempt, Job, JobEnd, Limits, Session, Task, Worker
+from gpulayer_server.core.state import Attempt, Job, JobEnd, Limits, MapState, Session, Task, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,50 @@ class ReleaseWanted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MapOpened:
+    """A client's new map, with its first calls. `payload_hash`, of the packed spec, tells whose runners it may use."""
+
+    request: int
+    owner: str
+    key: str
+    payload_hash: str
+    spec: JobSpec
+    map: MapSpec
+    args: tuple[bytes, ...] = ()
+    blobs: tuple[str, ...] = ()
+    last: bool = False
+    gone: str = ""  # of an object whose job ended, as the store has it: why it is there no more
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgsCame:
+    """More calls of a map. The reply is its view once they are durable."""
+
+    request: int
+    map: str
+    first: int
+    args: tuple[bytes, ...] = ()
+    blobs: tuple[str, ...] = ()
+    last: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapCancelWanted:
+    """A client's wish to end a map."""
+
+    request: int
+    map: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallsEndWanted:
+    """A client's wish to end the runners of a job of calls, once their calls are done."""
+
+    request: int
+    job: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LocalWorkerExpected:
     """A local worker is being started: it counts as known until `until`."""
 
@@ -120,16 +165,49 @@ Event: TypeAlias = (
     | SubmittedBatch
     | CancelWanted
     | ReleaseWanted
+    | MapOpened
+    | ArgsCame
+    | MapCancelWanted
+    | CallsEndWanted
     | LocalWorkerExpected
     | ShutdownWanted
     | LimitsSet
     | Tick
 )
 
-#: A job, the names of many, nothing to be said, or why it can't be.
-Answer: TypeAlias = JobView | tuple[str, ...] | Problem | None
+#: A job, the names of many, a map, nothing to be said, or why it can't be.
+Answer: TypeAlias = JobView | MapView | tuple[str, ...] | Problem | None
 
-Row: TypeAlias = Job | JobEnd | Task | Attempt | Session | Worker
+
+@dataclass(frozen=True, kw_only=True)
+class ArgsRow:
+    """Arguments of calls that stand one behind the other, as they are stored. The plane keeps none of their bytes."""
+
+    n: int  # of the job
+    k: int  # of the map in it
+    first: int
+    args: tuple[bytes, ...]
+    blobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsRow:
+    """Results as they are stored."""
+
+    n: int
+    k: int
+    run: CallRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatch:
+    """Send these calls to the runner of an attempt: the shell adds their arguments, which are committed by then."""
+
+    attempt: str
+    ranges: tuple[CallRange, ...]
+
+
+Row: TypeAlias = Job | JobEnd | Task | Attempt | Session | Worker | MapState | ArgsRow | ResultsRow
 
 
 @dataclass(kw_only=True)
@@ -137,12 +215,16 @@ class Effects:
     """What one event asks of the shell: commit the rows, then everything else, in order."""
 
     rows: dict[int, Row] = field(default_factory=dict[int, Row])  # by identity: of each record there is one
-    sends: list[tuple[int, ServerMessage]] = field(default_factory=list[tuple[int, ServerMessage]])
+    sends: list[tuple[int, ServerMessage | Dispatch]] = field(
+        default_factory=list[tuple[int, "ServerMessage | Dispatch"]]
+    )
     replies: list[tuple[int, Answer]] = field(default_factory=list[tuple[int, Answer]])
     closes: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # attempt, why it is truncated
     changed: set[str] = field(default_factory=set[str])  # jobs whose view is another now
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])  # the same, as records: one may be history by now
+    maps: set[str] = field(default_factory=set[str])  # maps whose view is another now
+    results: list[tuple[str, CallRun]] = field(default_factory=list[tuple[str, CallRun]])  # accepted, by map
     sampled: set[str] = field(default_factory=set[str])  # workers of which it is known anew how they fare
     fleet_changed: bool = False  # reasons of waiting jobs may be others now
 
@@ -151,7 +233,7 @@ class Effects:
         for row in rows:
             self.rows[id(row)] = row
 
-    def send(self, conn: int | None, message: ServerMessage) -> None:
+    def send(self, conn: int | None, message: ServerMessage | Dispatch) -> None:
         """Send to a worker; to one that is not connected, nothing: its next hello tells."""
         if conn is not None:
             self.sends.append((conn, message))

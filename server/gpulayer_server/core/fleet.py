@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from gpulayer.protocol.messages import HeldAttempt, Hello, Refuse, Shutdown, Verdict, Welcome
 from gpulayer.protocol.types import PROTOCOL_VERSION, State
 from gpulayer_server.core import attempts, condition, gangs, sessions
+from gpulayer_server.core.calls import ending as calls_ending
+from gpulayer_server.core.calls import leases
 from gpulayer_server.core.ending import cancel_attempt
 from gpulayer_server.core.events import Effects, WorkerConnected
 from gpulayer_server.core.state import Attempt, Worker
@@ -99,6 +101,7 @@ def _reconcile(plane: Plane, worker: Worker, event: WorkerConnected, now: float,
     for verdict in verdicts:
         attempt = plane.attempts.get(verdict.attempt)
         if attempt is not None and not attempt.over:
+            leases.back(plane, attempt, declared[attempt.id].calls, now, out)
             _end_is_wanted(plane, attempt, out)
 
 
@@ -157,6 +160,7 @@ def gone(plane: Plane, conn: int, now: float, out: Effects) -> None:
         return
     worker.conn = worker.sample = worker.sampled_at = None
     worker.gone_since = now
+    leases.worker_gone(plane, worker, now)
     plane.fleet_is_another(worker)
     out.put(worker)
     out.fleet_changed = True
@@ -167,6 +171,8 @@ def tick(plane: Plane, now: float, out: Effects) -> None:
     plane.last_tick = now
     plane.ticks += 1
     plane.forget_keys()
+    calls_ending.forget(plane)
+    leases.look_at_later(plane, now)
     for worker in plane.workers.values():
         condition.forget_stale(plane, worker, now, out)
         if worker.conn is not None and now - worker.last_seen_at > plane.settings.silent_after_s:
@@ -204,9 +210,10 @@ def _out_of_touch(plane: Plane, worker: Worker, task_id: str, now: float, out: E
     away_s = now - (worker.gone_since or now)
     if task.state in (State.ASSIGNED, State.RUNNING) and away_s >= plane.settings.unreachable_after_s:
         task.move(State.UNREACHABLE)
+        leases.out_of_reach(plane, task.attempt)
         out.put(task)
         out.changed.add(task.job)
-    leased = plane.jobs[task.job].spec.retries > 0
+    leased = plane.jobs[task.job].spec.leased
     if leased and away_s >= plane.settings.lost_after_s and task.state is State.UNREACHABLE:
         attempts.lose(plane, task, f"{worker.name} was out of reach for {away_s:.0f} s", now, out)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpulayer.protocol.types import Outcome, Problem, State
 from gpulayer_server.core import attempts
+from gpulayer_server.core.calls.ending import cancel_all
 from gpulayer_server.core.ending import cancel_attempt, end_task, heard, wait_for
 from gpulayer_server.core.events import CancelWanted, Effects, Submission, Submitted, SubmittedBatch
 from gpulayer_server.core.state import Job, Task
@@ -117,6 +118,8 @@ def cancel(plane: Plane, event: CancelWanted, now: float, out: Effects) -> None:
         problem = Problem(status=404, code="no_such_job", title=f"no live job {event.job}")
         out.replies.append((event.request, problem))
         return
+    if job.pool is not None:
+        cancel_all(plane, job.pool, now, out)
     plane.queue.remove_all([task.id for task in job.tasks])
     for task in job.tasks:
         if not task.terminal and not task.cancel_wanted:

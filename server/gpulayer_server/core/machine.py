@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -90,6 +90,12 @@ class Worker:
         if claim is not None and (claim.devices or claim.ram_bytes or claim.cpu_cores):
             self._count_anew()
         return claim
+
+    def without(self, holders: Collection[str]) -> Worker:
+        """The worker as it would be if these held nothing."""
+        other = replace(self, claims={name: claim for name, claim in self.claims.items() if name not in holders})
+        other._count_anew()
+        return other
 
     @property
     def holders(self) -> dict[str, tuple[Device, ...]]:

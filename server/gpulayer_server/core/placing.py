@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import Device, Reason, State
 from gpulayer_server.core import reserving, waiting
+from gpulayer_server.core.calls import leases
 from gpulayer_server.core.ending import reject
 from gpulayer_server.core.events import Effects
 from gpulayer_server.core.explaining import known
@@ -377,6 +378,8 @@ def _assign(
         ended = None if session.used else plane.ended_sessions.get(session.key)
         if ended is not None:
             task.notes = (f"session {session.name!r} had ended ({ended}): its state is fresh",)
+    if job.pool is not None:
+        leases.assigned(plane, job, task, attempt, worker)
     out.put(task, attempt)
     out.changed.add(job.id)
     message = Assign(
@@ -387,7 +390,7 @@ def _assign(
         spec=job.travelling(),
         devices=devices,
         session=attempt.session,
-        leased=job.spec.retries > 0,
+        leased=job.spec.leased,
         nodes=nodes,
     )
     out.send(worker.conn, message)

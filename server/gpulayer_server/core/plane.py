@@ -11,13 +11,21 @@ from collections.abc import Hashable
 
 from gpulayer.protocol.types import Requirements, State
 from gpulayer_server.core import attempts, ending, fleet, gangs, jobs, placing, reserving, sessions, waiting
+from gpulayer_server.core.calls import dispatch, opening, restoring, yielding
+from gpulayer_server.core.calls import leases as runners
+from gpulayer_server.core.calls import results as call_results
+from gpulayer_server.core.calls.pool import Calls, LiveMap
 from gpulayer_server.core.condition import Seen
 from gpulayer_server.core.events import (
+    ArgsCame,
+    CallsEndWanted,
     CancelWanted,
     Effects,
     Event,
     LimitsSet,
     LocalWorkerExpected,
+    MapCancelWanted,
+    MapOpened,
     ReleaseWanted,
     ShutdownWanted,
     Submitted,
@@ -67,6 +75,7 @@ class Plane:
         self.named: dict[str, int] = {}  # jobs that live ones are to run after, and by how many
         self.ended = 0  # jobs that ended and are kept
         self.look_for_room = False  # something may be placed that was not before
+        self.queue_grew = False  # somebody came who waits
         self.queue: Queue[Line] = Queue(owner_of, demand_of, varied)
         self.lines: dict[Hashable, Line] = {}  # classes of the queue, by what they are for
         self.room: Room[Worker] = Room()
@@ -75,9 +84,12 @@ class Plane:
         self.limited: dict[str, dict[Line, None]] = {}  # by owner: lines that wait until less of his runs
         self.reservations: dict[str, Reservation] = {}  # by task
         self.measured: dict[str, Seen] = {}  # by worker: what samples showed, until the next tick
+        self.calls = Calls()
+        self.maps: dict[str, LiveMap] = self.calls.maps  # of calls, those that live
         self.last_job_n = 0
         self.names = 0  # attempts and sessions named in this epoch
         self.started_at = now
+        self.now = now  # of the last event
         self.last_tick = now
         self.ticks = 0
         self.local_expected_until = 0.0
@@ -91,6 +103,7 @@ class Plane:
         """Apply one event at `now` (seconds; Unix time on a clock that never goes back) and say what follows."""
         out = Effects(marks=self._marks)
         self._marks = []
+        self.now = now
         fleet.notice_gap(self, now, out)
         self._apply(event, now, out)
         while self.unheard:  # each may add others: a chain of jobs can be long
@@ -98,24 +111,54 @@ class Plane:
             job = self.jobs.get(name)
             if job is not None and of in job.waits_for:
                 ending.heard(self, job, of, self.state_of(of), now, out)
-        if isinstance(event, Tick):
+        tick = isinstance(event, Tick)
+        if tick:
             waiting.forget_lines(self)
             reserving.look(self, now)
-        if self.look_for_room and not (isinstance(event, SubmittedBatch) and event.more):
-            self.look_for_room = False
-            self.place_waiting(now, out)
-        if self.queue and (self._fleet_changed or isinstance(event, Tick)):
+        self._settle(now, out, later=isinstance(event, SubmittedBatch) and event.more)
+        if self.queue and (self._fleet_changed or tick):
             placing.reject_impossible(self, now, out)
             self.place_waiting(now, out)  # who stood behind one that was rejected
         self._fleet_changed = False
+        if self.calls.by_job:
+            self._see_to_calls(now, out, tick=tick)
+        if self.calls.replies:
+            opening.answer(self, out)
         out.jobs = {job: self.jobs[job] for job in sorted(out.changed)}
         self._forget_done()
         return out
+
+    def _settle(self, now: float, out: Effects, *, later: bool = False) -> None:
+        """Give calls out, and place what waits; `later`: more of it is to come. Each may make way for the other."""
+        calls = self.calls
+        if calls.put_off:
+            call_results.try_again(self, now)
+        while True:
+            while calls.touched:
+                pool, _ = calls.touched.popitem()
+                dispatch.give_out(pool, now, out)
+                runners.adjust(self, pool, now, out)
+            if not self.look_for_room or later:
+                return
+            self.look_for_room = False
+            self.place_waiting(now, out)
+
+    def _see_to_calls(self, now: float, out: Effects, *, tick: bool) -> None:
+        """What may be wanted of runners for others; with time, what of theirs is worth telling."""
+        if tick:
+            runners.tick(self, out)
+        if self.queue and (tick or self.queue_grew):
+            yielding.look(self, now, out, tick=tick)
+        self.queue_grew = False
+        if self.calls.touched or self.look_for_room:
+            self._settle(now, out)
 
     def _apply(self, event: Event, now: float, out: Effects) -> None:
         match event:
             case WorkerSaid():
                 attempts.said(self, event, now, out)
+            case MapOpened() | ArgsCame() | MapCancelWanted() | CallsEndWanted():
+                self._calls_wanted(event, now, out)
             case Submitted() | SubmittedBatch() | CancelWanted() | ReleaseWanted():
                 self._asked(event, now, out)
             case Tick():
@@ -143,6 +186,19 @@ class Plane:
                 jobs.cancel(self, event, now, out)
             case ReleaseWanted():
                 sessions.release(self, event, out)
+
+    def _calls_wanted(
+        self, event: MapOpened | ArgsCame | MapCancelWanted | CallsEndWanted, now: float, out: Effects
+    ) -> None:
+        match event:
+            case MapOpened():
+                opening.open_map(self, event, now, out)
+            case ArgsCame():
+                opening.args_came(self, event, now, out)
+            case MapCancelWanted():
+                opening.cancel_map(self, event, now, out)
+            case CallsEndWanted():
+                opening.end_calls(self, event, now, out)
 
     def new_name(self, prefix: str) -> str:
         """A name that no other epoch gives."""
@@ -228,8 +284,11 @@ class Plane:
         return attempt is not None and worker is not None and attempt.worker == worker.id and not attempt.over
 
     def idle(self) -> bool:
-        """Whether nothing lives here: no job, no session that is not released."""
-        return not self.jobs and not self.attempts and not self.sessions
+        """Whether nothing lives here but runners without a call, which end with it: no job, no session."""
+        if self.sessions or self.maps:
+            return False
+        live = [job for job in self.jobs.values() if job.pool is None or not job.pool.leases]
+        return not live and all(name in self.calls.leases for name in self.attempts)
 
     def _restore(self, snapshot: Snapshot, now: float) -> None:
         """Take the store's rows. Every worker is out of touch until it says hello; every lease starts anew."""
@@ -265,6 +324,7 @@ class Plane:
                 continue  # only an earlier attempt's processes are there yet: it is history, as it was before
             self.add(job)
             self.keys[(job.owner, job.key)] = job.id
+        restoring.restore(self, snapshot)
         ended = dict.fromkeys(snapshot.succeeded, State.SUCCEEDED)
         for job in self.jobs.values():
             in_vain = ending.wait_for(self, job, ended) if job.spec.after else []

@@ -6,15 +6,20 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from gpulayer.protocol.types import TERMINAL, Device, JobSpec, Outcome, Reason, Requirements, State
+from gpulayer_server.core.calls.state import MapState as MapState
 from gpulayer_server.core.lifecycle import check_move
 from gpulayer_server.core.machine import Claim as Claim
 from gpulayer_server.core.machine import Worker as Worker
 from gpulayer_server.core.machine import claim
 from gpulayer_server.scheduling.wants import Line
+
+if TYPE_CHECKING:
+    from gpulayer_server.core.calls.pool import Pool
 
 SessionKey = tuple[str, str]  # owner, name
 #: Of so many sessions that ended by themselves it is kept why, for the next cell that names one.
@@ -127,6 +132,7 @@ class Job:
     tally: dict[State, int] = field(default_factory=dict[State, int], compare=False, repr=False)  # tasks by state
     undone: int = field(default=0, compare=False, repr=False)  # tasks of which something is left
     travels: JobSpec | None = field(default=None, compare=False, repr=False)  # the spec, as workers get it
+    pool: Pool | None = field(default=None, compare=False, repr=False)  # of a job of calls that lives
 
     @property
     def session_key(self) -> SessionKey | None:
@@ -136,7 +142,16 @@ class Job:
     @property
     def many(self) -> bool:
         """Whether it has more than one task, or could have had."""
-        return bool(self.spec.array) or self.spec.gang
+        return bool(self.spec.array) or self.spec.gang or self.spec.calls is not None
+
+    def add_task(self) -> Task:
+        """One more task, of a job that lives and gets them one by one."""
+        index = self.tasks[-1].index + 1 if self.tasks else 0
+        task = Task(id=f"{self.id}/{index}", job=self.id, n=self.n, index=index, tally=self.tally)
+        self.tasks.append(task)
+        self.tally[task.state] = self.tally.get(task.state, 0) + 1
+        self.undone += 1
+        return task
 
     def count(self) -> None:
         """Count its tasks, all of which must be there: from here on they keep the count themselves."""
@@ -151,7 +166,9 @@ class Job:
         """The state of the job as a whole: where some go on, what the furthest of them does; else how all ended."""
         if not self.many:
             return self.tasks[0].state
-        return whole_of(self.tally or _tally(self.tasks))
+        tally = self.tally or _tally(self.tasks)
+        whole = whole_of(tally)
+        return _whole_of_leases(self.tasks, tally) if self.spec.calls is not None and whole in TERMINAL else whole
 
     @property
     def over(self) -> bool:
@@ -164,7 +181,7 @@ class Job:
         if not self.many:
             return self.tasks[0]
         whole = self.whole
-        return next(task for task in self.tasks if task.state is whole)
+        return next((task for task in self.tasks if task.state is whole), self.tasks[0])
 
     def travelling(self) -> JobSpec:
         """The spec as a worker gets it, for one task."""
@@ -200,6 +217,13 @@ _FURTHEST = (
 def whole_of(tally: Mapping[State, int]) -> State:
     """The state of a job of which so many tasks are in each state."""
     return next(state for state in _FURTHEST if tally.get(state))
+
+
+def _whole_of_leases(tasks: list[Task], tally: Mapping[State, int]) -> State:
+    """How a job of calls ended: as its runners did, of which some were not needed any more, and some were lost."""
+    if any(task.cancel_wanted for task in tasks):
+        return State.CANCELLED
+    return next(state for state in (State.SUCCEEDED, *_FURTHEST) if tally.get(state))
 
 
 def _tally(tasks: list[Task]) -> dict[State, int]:
@@ -258,6 +282,8 @@ class Snapshot:
     succeeded: set[str] = field(default_factory=set[str])  # those that live jobs are to run after, and that did
     lost: list[str] = field(default_factory=list[str])  # attempts whose streams end with a mark, of any age
     workers: list[Worker] = field(default_factory=list[Worker])
+    maps: list[MapState] = field(default_factory=list[MapState])  # that have not ended
+    last_map_k: dict[int, int] = field(default_factory=dict[int, int])  # by number of a live job: of its maps, the last
     last_job_n: int = 0
     ended: int = 0  # jobs that have ended
 

@@ -52,7 +52,8 @@ def summary(job: Job, task: Task, state: State, tally: Mapping[State, int], work
     return JobView(
         id=job.id,
         state=state,
-        kind="cell" if spec.command is None else "command",
+        kind="calls" if spec.calls is not None else "cell" if spec.command is None else "command",
+        calls=job.pool.count() if job.pool is not None else None,
         command="" if spec.command is None else shlex.join(spec.command.argv),
         labels=spec.labels,
         priority=spec.priority,

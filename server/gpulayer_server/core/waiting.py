@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpulayer.protocol.types import Requirements
+from gpulayer_server.core.calls import leases
 from gpulayer_server.core.state import Claim, Job, Limits, Session, Task, Worker
 from gpulayer_server.scheduling.fair import Use
 from gpulayer_server.scheduling.wants import Line, Wants
@@ -19,11 +20,13 @@ _NOTHING = Use()
 def enqueue(plane: Plane, task: Task) -> None:
     """Let a queued task wait for a place: among its owner's that ask for the same, or that are for the same session."""
     job = plane.jobs[task.job]
+    if job.pool is not None and not leases.waits(plane, job, task):
+        return
     line = job.waits_in
     if line is None or line.gone:
         line = job.waits_in = _line(plane, job)
     plane.queue.add(line, task.id, (-job.spec.priority, job.n, task.index))
-    plane.look_for_room = True
+    plane.look_for_room = plane.queue_grew = True
 
 
 def _line(plane: Plane, job: Job) -> Line:

@@ -17,11 +17,11 @@ from gpulayer_server.shell import Shell, log
 from gpulayer_server.tokens import Tokens
 
 _LOOKING = (
-    r"GET /v1/(health|openapi\.json|workers|watch|sessions|jobs(/[^/]+(/.*)?)?)"
+    r"GET /v1/(health|openapi\.json|workers|watch|sessions|jobs(/[^/]+(/.*)?)?|maps(/[^/]+(/results)?)?)"
     r"|(GET|HEAD) /v1/blobs/[0-9a-f]{64}|POST /v1/(jobs/states|blobs/fetch|explain)"
 )
 _SUBMITTING = (
-    r"POST /v1/(jobs(/batch|/[^/]+/cancel)?|blobs|bundles)|(GET|HEAD|PATCH) /v1/uploads/.*"
+    r"POST /v1/(jobs(/batch|/[^/]+/cancel)?|maps/[^/]+/cancel|blobs|bundles)|(GET|HEAD|PATCH) /v1/uploads/.*"
     r"|DELETE /v1/sessions/[^/]+|GET /v1/client"
 )
 
@@ -116,6 +116,14 @@ class Handler(web.RequestHandler):
         if owner is None or self.may_touch(owner):
             return None
         title = f"job {job} is {owner}'s, and a token of the role {SUBMITTER} may cancel its own jobs only"
+        detail = "ask its owner, or use a token of the role admin"
+        return Problem(status=403, code="wrong_role", title=title, detail=detail)
+
+    def not_their_map(self, name: str, owner: str, what: str) -> Problem | None:
+        """Why this request may not `what` a map that is `owner`'s; None where it may."""
+        if self.may_touch(owner):
+            return None
+        title = f"map {name} is {owner}'s, and a token of the role {SUBMITTER} may {what} its own maps only"
         detail = "ask its owner, or use a token of the role admin"
         return Problem(status=403, code="wrong_role", title=title, detail=detail)
 

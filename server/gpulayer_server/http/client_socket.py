@@ -7,6 +7,7 @@ import asyncio
 from tornado import websocket
 
 from gpulayer._version import __version__
+from gpulayer.protocol.calls import CancelMap, EndCalls, FollowMap, MapArgs, OpenMap
 from gpulayer.protocol.messages import (
     CancelJob,
     Chunk,
@@ -28,6 +29,7 @@ from gpulayer.protocol.types import FRAME_DATA_BYTES, PROTOCOL_VERSION, JobView,
 from gpulayer_server.core.events import CancelWanted
 from gpulayer_server.http.base import Socket, ignored
 from gpulayer_server.http.comms import pass_on
+from gpulayer_server.http.mapclient import MapClient
 from gpulayer_server.shell import Reply, log
 from gpulayer_server.submitting import submit
 
@@ -41,6 +43,7 @@ class ClientSocket(Socket):
         """A client is there: an embedded control plane stays."""
         super().open(*args, **kwargs)
         self.following: dict[int, JobFollower] = {}
+        self.maps = MapClient(self)
         self.shell.clients.add(self)
 
     async def on_message(self, message: str | bytes) -> None:
@@ -69,6 +72,8 @@ class ClientSocket(Socket):
                 self._cancel(message)
             case ToKernel():
                 self._answer(message.n)(pass_on(self.shell, self.owner, message))
+            case OpenMap() | MapArgs() | FollowMap() | CancelMap() | EndCalls():
+                self.maps.take(message)
 
     def _cancel(self, message: CancelJob) -> None:
         problem = self.not_theirs(message.job, self.shell.owner_of(message.job))
@@ -124,6 +129,7 @@ class ClientSocket(Socket):
         follower = self.following.pop(n, None)
         if follower is not None:
             follower.stop()
+        self.maps.unfollow(n)
 
     def send(self, messages: list[ServerToClient]) -> None:
         """One frame; a client that is gone asks again from where it was when it is back."""
@@ -142,6 +148,7 @@ class ClientSocket(Socket):
     def on_close(self) -> None:
         """Nobody follows any more; the jobs go on."""
         self.shell.clients.discard(self)
+        self.maps.close()
         for n in list(self.following):
             self._unfollow(n)
 

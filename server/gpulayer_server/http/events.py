@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 from tornado import websocket
 
-from gpulayer.protocol.records import Kind, Splitter, Texts, decode_json, decode_kernel, decode_text
+from gpulayer.protocol.records import Kind, Splitter, Texts, decode_call, decode_json, decode_kernel, decode_text
 from gpulayer.protocol.types import FRAME_DATA_BYTES, JobView
 from gpulayer_server.http.base import Socket
 from gpulayer_server.shell import log
 
 _NO_SUCH_JOB = 4404
 _BAD_QUERY = 4400
+_OF_CALLS = {Kind.CALL_STDOUT: Kind.STDOUT, Kind.CALL_STDERR: Kind.STDERR, Kind.CALL_ITEM: Kind.CALL_ITEM}
 
 
 class EventsSocket(Socket):
@@ -150,6 +151,8 @@ def as_event(seq: int, kind: int, body: memoryview, texts: Texts | None = None) 
     if kind in (Kind.STDOUT, Kind.STDERR):
         name, text = (texts or Texts()).take(Kind(kind), body)
         return {"seq": seq, "kind": "text", "msg_type": "stream", "content": {"name": name, "text": text}}
+    if kind in _OF_CALLS:
+        return _of_call(seq, Kind(kind), body, texts or Texts())
     if kind != Kind.KERNEL:
         name = Kind(kind).name.lower()
         return {"seq": seq, "kind": name, "msg_type": name, "content": decode_json(body)}
@@ -160,6 +163,16 @@ def as_event(seq: int, kind: int, body: memoryview, texts: Texts | None = None) 
     if buffers:
         event["buffers"] = [base64.b64encode(buffer).decode() for buffer in buffers]
     return event
+
+
+def _of_call(seq: int, kind: Kind, body: memoryview, texts: Texts) -> dict[str, Any]:
+    """What a call wrote is text as that of any program; of an item only is told that it is there."""
+    name, index, number, data = decode_call(body)
+    if kind is Kind.CALL_ITEM:
+        content = {"map": name, "index": index, "number": number, "size_bytes": len(data)}
+        return {"seq": seq, "kind": "call_item", "msg_type": "call_item", "content": content}
+    stream, text = texts.take(_OF_CALLS[kind], data)
+    return {"seq": seq, "kind": "text", "msg_type": "stream", "content": {"name": stream, "text": text}}
 
 
 def joined(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

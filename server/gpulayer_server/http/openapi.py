@@ -17,9 +17,14 @@ BYTES = "application/octet-stream"
 TEXT = "text/plain; charset=utf-8"
 
 _REF = "#/components/schemas/{name}"
-_PATTERNS = {"sha256": r"([0-9a-f]{64})", "session": r"([^/]{1,200})", "token": r"([^/]{1,200})"}
+_PATTERNS = {
+    "sha256": r"([0-9a-f]{64})",
+    "session": r"([^/]{1,200})",
+    "token": r"([^/]{1,200})",
+    "map": r"([A-Za-z0-9_-]{1,64}\.[0-9]{1,15})",
+}
 _ID = r"([A-Za-z0-9_-]{1,64})"
-_SAMPLES = {"sha256": "0" * 64}
+_SAMPLES = {"sha256": "0" * 64, "map": "x.1"}
 _PLACES = re.compile(r"\{(\w+)\}")
 
 

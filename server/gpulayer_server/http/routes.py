@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.types import AttemptView, Explanation, JobView, SessionView, State, TaskView, WorkerView
-from gpulayer_server.http import jobs, listen, loop, rest, source, tokens, uploads
+from gpulayer_server.http import jobs, listen, loop, maps, rest, source, tokens, uploads
 from gpulayer_server.http.base import MAY, Handler
 from gpulayer_server.http.client_socket import ClientSocket
 from gpulayer_server.http.events import EventsSocket
@@ -182,6 +183,43 @@ _JOBS = (
     ),
 )
 
+_MAPS = (
+    _at(
+        "/v1/maps",
+        maps.MapsHandler,
+        _get(
+            "listMaps",
+            "The maps of a job of calls, newest first",
+            answer=list[MapView],
+            query=(
+                _must("job", str, "the job's id"),
+                _query("limit", int, "so many at most; 50 unless told, 1,000 at most"),
+                _query("before", int, "the number of a map in its job: only older ones"),
+            ),
+        ),
+    ),
+    _at("/v1/maps/{map}", maps.MapHandler, _get("getMap", "One map", answer=MapView)),
+    _at(
+        "/v1/maps/{map}/cancel",
+        maps.CancelMapHandler,
+        _post("cancelMap", "End a map: what waits is dropped, what runs is interrupted", answer=MapView),
+    ),
+    _at(
+        "/v1/maps/{map}/results",
+        maps.ResultsHandler,
+        _get(
+            "getResults",
+            "Results without a gap, as msgpack: a list of runs, each with the index of its first call, a byte for each "
+            "call that says how it ended (0: well), and each one's value as the function's client and runner pack it",
+            answer=BYTES,
+            query=(
+                _query("after", int, "the index of the first call; 0 unless told"),
+                _query("limit", int, "so many results at most"),
+            ),
+        ),
+    ),
+)
+
 _FLEET = (
     _at(
         "/v1/explain",
@@ -312,5 +350,5 @@ _FILES = (
     ),
 )
 
-ROUTES: tuple[Route, ...] = (*_FLEET, *_JOBS, *_TOKENS, *_FILES)
+ROUTES: tuple[Route, ...] = (*_FLEET, *_JOBS, *_MAPS, *_TOKENS, *_FILES)
 """Every route, in the order in which they are tried."""

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 from tornado import websocket
 
+from gpulayer.protocol.calls import CallsAccepted
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import (
     Ack,
@@ -30,6 +31,7 @@ from gpulayer_server.store.streams import StreamGap
 
 _NUMBER_BYTES = 4  # every frame begins with its number
 _COMMS_BYTES = 4 * 1024 * 1024  # messages to widgets that wait for a slow connection: more are lost
+_ACCEPTED_S = 0.004  # so long a runner may wait to let go of results
 _FULL_PAUSE_S = 5.0  # how long after its disk was full the control plane asks for the output again
 
 
@@ -46,6 +48,8 @@ class WorkerSocket(Socket):
         self._full: set[str] = set()  # attempts whose bytes found no room: what follows them is not looked at
         self._said: list[WorkerMessage] = []  # of the frame that is looked at: what the plane is yet to handle
         self._outgoing: list[ServerMessage] = []
+        self._soon = False  # they are sent in the next turn of the loop
+        self._later: asyncio.TimerHandle | None = None  # or then
         self._takes_comms = False
         self._comms_bytes = 0  # with the socket, and not yet with the operating system
         if self.token is not None:
@@ -163,9 +167,18 @@ class WorkerSocket(Socket):
 
         To a closed socket nothing goes: the worker's next hello tells what it missed.
         """
-        if not self._outgoing:
-            asyncio.get_running_loop().call_soon(self.send_now)
         self._outgoing += messages
+        loop = asyncio.get_running_loop()
+        if any(not isinstance(message, CallsAccepted) for message in messages):
+            if not self._soon:
+                self._soon = True
+                loop.call_soon(self._send_soon)
+        elif self._later is None:  # nobody waits for that: it goes with the next calls, if there are any
+            self._later = loop.call_later(_ACCEPTED_S, self.send_now)
+
+    def _send_soon(self) -> None:
+        self._soon = False
+        self.send_now()
 
     def offer(self, message: CommMessage) -> bool:
         """Send what may be lost; False where the worker would not know it, is away, or is behind with such messages."""
@@ -188,6 +201,9 @@ class WorkerSocket(Socket):
 
     def send_now(self) -> None:
         """Send now what was said."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         messages, self._outgoing = self._outgoing, []
         if not messages:
             return

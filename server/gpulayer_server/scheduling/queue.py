@@ -230,6 +230,11 @@ class Queue(Generic[Key]):
         waiting = self._classes.get(key)
         return [task for _, task in waiting.places[waiting.head :]] if waiting is not None else []
 
+    def first_few(self, key: Key, count: int) -> list[str]:
+        """The first tasks of a class, so many at most."""
+        waiting = self._classes.get(key)
+        return [] if waiting is None else [task for _, task in waiting.places[waiting.head : waiting.head + count]]
+
     def ahead_of(self, task: str) -> int:
         """How many tasks of its class stand before it."""
         found = self._place_of.get(task)

@@ -21,6 +21,7 @@ from gpulayer.protocol.types import State
 from gpulayer_server.auth import Token
 from gpulayer_server.core.state import ENDED_SESSIONS, Attempt, Job, Snapshot, Task, whole_of
 from gpulayer_server.store import rows
+from gpulayer_server.store.maps import Maps
 from gpulayer_server.store.rows import Op
 from gpulayer_server.store.writing import Writer
 
@@ -39,6 +40,7 @@ STATEMENTS = named_statements("statements.sql")
 
 
 _LOST = 5000  # a mark that is still to be written is of a loss just before the end: of one of the last
+_LOG_PAGES = 4000  # of the write-ahead log: rows that change thrice are moved once
 _ROOM_BYTES = 1_000_000  # of less, SQLite finds none for its log and its index
 _ADVICE = {  # by SQLite's own words: its codes are known to Python 3.11 and later only
     "disk is full": "; make room on that disk, then try again",
@@ -88,6 +90,7 @@ class Store:
                 path.chmod(0o600)
                 self._read = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
                 self._read.execute("PRAGMA query_only = 1")
+            self.maps = Maps(self._read, STATEMENTS)
         except (sqlite3.Error, OSError) as error:
             raise self._failed(error) from error
 
@@ -97,7 +100,8 @@ class Store:
         self._write.execute("PRAGMA journal_mode = WAL")
         self._write.execute("PRAGMA synchronous = NORMAL")
         self._write.execute("PRAGMA cache_size = -32768")  # KiB: the indexes of some thousand live jobs
-        self._write.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: rows that change thrice are moved once
+        self._write.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        self._checkpoints = True
         self._migrate()
         return self._write
 
@@ -129,9 +133,15 @@ class Store:
             raise self._failed(error) from error
         return epoch
 
-    def commit(self, units: Iterable[Iterable[Op]]) -> None:
-        """Write many units in one transaction; raises `StoreError`, and then none of them is written."""
+    def commit(self, units: Iterable[Iterable[Op]], *, checkpoint: bool = True) -> None:
+        """Write many units in one transaction; raises `StoreError`, and then none of them is written.
+
+        `checkpoint`: it may take the time to move the write-ahead log into the database, if that is long.
+        """
         try:
+            if checkpoint is not self._checkpoints:
+                self._checkpoints = checkpoint
+                self._write.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if checkpoint else 0}")
             self._write.execute("BEGIN IMMEDIATE")
             self._writer.write(units)
             self._write.execute("COMMIT")
@@ -162,6 +172,8 @@ class Store:
         held = {attempt.id: attempt for attempt in snapshot.attempts}
         snapshot.jobs = self._with_tasks([rows.job(row) for row in self._all("live_jobs")], held)
         named = {name for job in snapshot.jobs for name in job.spec.after}
+        snapshot.maps = self.maps.live()
+        snapshot.last_map_k = self.maps.last_ks(job.n for job in snapshot.jobs if job.spec.calls is not None)
         snapshot.succeeded = {name for name, state in self.states(named).items() if state is State.SUCCEEDED}
         return snapshot
 

@@ -20,9 +20,19 @@ class _Work(Struct, frozen=True, kw_only=True):
     inputs: str = ""
 
 
+class _Function(Struct, frozen=True, kw_only=True):
+    bundle: str = ""
+
+
+class _Calls(Struct, frozen=True, kw_only=True):
+    function: _Function
+    init_blobs: tuple[str, ...] = ()
+
+
 class _Spec(Struct, frozen=True, kw_only=True):
     cell: _Work | None = None
     command: _Work | None = None
+    calls: _Calls | None = None
 
 
 class _Outcome(Struct, frozen=True, kw_only=True):
@@ -39,6 +49,7 @@ class Named(Struct, frozen=True, kw_only=True):
 
 _spec = msgspec.msgpack.Decoder(_Spec)
 _outcome = msgspec.msgpack.Decoder(_Outcome)
+_digests = msgspec.msgpack.Decoder(tuple[str, ...])
 
 
 class Kept:
@@ -59,11 +70,19 @@ class Kept:
     def named(self) -> Iterator[Named]:
         """What all jobs name, some hundred jobs at a time. Raises `StoreError`."""
         for rows in self._slices("specs", 0):
-            works = [work for _, spec in rows for work in _works(_spec.decode(spec))]
-            yield Named(manifests={work.bundle for work in works}, blobs={work.inputs for work in works})
+            specs = [_spec.decode(spec) for _, spec in rows]
+            works = [work for spec in specs for work in (spec.cell, spec.command) if work is not None]
+            calls = [spec.calls for spec in specs if spec.calls is not None]
+            yield Named(
+                manifests={work.bundle for work in works} | {each.function.bundle for each in calls},
+                blobs={work.inputs for work in works} | {digest for each in calls for digest in each.init_blobs},
+            )
         for rows in self._slices("outcomes", 0, -1):
             ends = [_outcome.decode(outcome) for *_, outcome in rows]
             yield Named(manifests={end.files for end in ends}, blobs={end.values for end in ends})
+        for name, *last in (("args_blobs", -1, -1, -1), ("results_blobs", -1)):  # of calls: in their maps' rows
+            for rows in self._slices(name, *last):
+                yield Named(manifests=set(), blobs={digest for *_, some in rows for digest in _digests.decode(some)})
 
     def attempts(self) -> Iterator[list[str]]:
         """The names of all attempts, some hundred at a time. Raises `StoreError`."""
@@ -81,7 +100,3 @@ class Kept:
             return self._read.execute(_SQL[name], values).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"the store can't be read: {error}") from error
-
-
-def _works(spec: _Spec) -> list[_Work]:
-    return [work for work in (spec.cell, spec.command) if work is not None]

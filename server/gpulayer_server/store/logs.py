@@ -10,14 +10,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpulayer.protocol.records import Kind, RecordError, Splitter, decode_kernel, decode_text, scan_file
+from gpulayer.protocol.records import Kind, RecordError, Splitter, decode_call, decode_kernel, decode_text, scan_file
 
 __all__ = ["log_bytes"]
 
 _PIECE_BYTES = 256 * 1024
 _RECORDS = 512  # between two places from which a reader may begin
 _NAMES = {"stdout": 1, "stderr": 2}
-_FD = {Kind.STDOUT: 1, Kind.STDERR: 2}
+_FD = {Kind.STDOUT: 1, Kind.STDERR: 2, Kind.CALL_STDOUT: 1, Kind.CALL_STDERR: 2}
 
 
 def log_bytes(path: Path, *, stream: str | None = None, tail: int | None = None) -> Iterator[bytes]:
@@ -93,6 +93,8 @@ def _text(kind: int, body: memoryview) -> tuple[int, bytes]:
     """The file descriptor, 0 for what nobody wrote to one, and the bytes."""
     if kind in (Kind.STDOUT, Kind.STDERR):
         return _FD[Kind(kind)], bytes(body)
+    if kind in (Kind.CALL_STDOUT, Kind.CALL_STDERR):
+        return _FD[Kind(kind)], bytes(decode_call(body)[-1])
     if kind == Kind.TEXT:
         return decode_text(body)
     if kind == Kind.KERNEL:

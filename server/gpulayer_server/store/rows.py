@@ -9,8 +9,9 @@ import msgspec
 
 from gpulayer.protocol.types import Device, Inventory, JobSpec, Outcome, Reason, Requirements, State
 from gpulayer_server.auth import Token
-from gpulayer_server.core.events import Row
-from gpulayer_server.core.state import Attempt, Job, JobEnd, Session, Task, Worker
+from gpulayer_server.core.events import ArgsRow, ResultsRow, Row
+from gpulayer_server.core.state import Attempt, Job, JobEnd, MapState, Session, Task, Worker
+from gpulayer_server.store.maps import args_op, map_op, results_op
 
 Op = tuple[str, tuple[Any, ...]]  # a statement's name and its values
 
@@ -81,6 +82,9 @@ _ENCODERS: dict[type, Callable[[Any], Op]] = {
     JobEnd: _job_end_op,
     Session: _session_op,
     Worker: _worker_op,
+    MapState: map_op,
+    ArgsRow: args_op,
+    ResultsRow: results_op,
 }
 
 

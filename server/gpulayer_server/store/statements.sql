@@ -149,6 +149,93 @@ DELETE FROM ends WHERE n = ?
 -- name: drop_job
 DELETE FROM jobs WHERE n = ?
 
+-- name: put_map
+INSERT INTO maps
+    (n, k, owner, key, spec, opened_at, total, taken, done, failed, state, cancel_wanted, started_at, ended_at, problem,
+     failed_index, failed_code, failure, reasons)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (n, k) DO UPDATE SET
+    total = excluded.total, taken = excluded.taken, done = excluded.done, failed = excluded.failed,
+    state = excluded.state, cancel_wanted = excluded.cancel_wanted, started_at = excluded.started_at,
+    ended_at = excluded.ended_at, problem = excluded.problem, failed_index = excluded.failed_index,
+    failed_code = excluded.failed_code, failure = excluded.failure, reasons = excluded.reasons
+
+-- name: put_args
+INSERT INTO map_args (n, k, first, count, blobs, args) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: put_results
+INSERT INTO map_results (n, k, first, count, spent_us, blobs, codes, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: drop_args
+DELETE FROM map_args WHERE n = ? AND k = ?
+
+-- name: drop_results
+DELETE FROM map_results WHERE n = ? AND k = ?
+
+-- name: drop_map
+DELETE FROM maps WHERE n = ? AND k = ?
+
+-- name: live_maps
+SELECT jobs.id, maps.n, k, maps.owner, maps.key, maps.spec, opened_at, total, taken, done, failed, state, cancel_wanted,
+    started_at, ended_at, problem, failed_index, failed_code, failure, reasons
+FROM maps INDEXED BY maps_live JOIN jobs ON jobs.n = maps.n WHERE ended_at IS NULL ORDER BY maps.n, k
+
+-- name: done_of_live_maps
+SELECT maps.n, maps.k, first, count
+FROM maps INDEXED BY maps_live CROSS JOIN map_results INDEXED BY map_results_by_index
+    ON map_results.n = maps.n AND map_results.k = maps.k
+WHERE ended_at IS NULL ORDER BY maps.n, maps.k, first
+
+-- name: last_maps
+SELECT value, (SELECT max(k) FROM maps WHERE maps.n = value) FROM json_each(?)
+
+-- name: maps_with_args
+SELECT DISTINCT n, k FROM map_args
+
+-- name: ended_map
+SELECT 1 FROM maps WHERE n = ? AND k = ? AND ended_at IS NOT NULL
+
+-- name: map
+SELECT jobs.id, maps.n, k, maps.owner, maps.key, maps.spec, opened_at, total, taken, done, failed, state, cancel_wanted,
+    started_at, ended_at, problem, failed_index, failed_code, failure, reasons
+FROM jobs CROSS JOIN maps ON maps.n = jobs.n WHERE jobs.id = ? AND k = ?
+
+-- name: map_by_key
+SELECT jobs.id, maps.n, k, maps.owner, maps.key, maps.spec, opened_at, total, taken, done, failed, state, cancel_wanted,
+    started_at, ended_at, problem, failed_index, failed_code, failure, reasons
+FROM maps INDEXED BY maps_by_key CROSS JOIN jobs ON jobs.n = maps.n WHERE maps.owner = ? AND maps.key = ?
+
+-- name: maps_of_job
+SELECT jobs.id, maps.n, k, maps.owner, maps.key, maps.spec, opened_at, total, taken, done, failed, state, cancel_wanted,
+    started_at, ended_at, problem, failed_index, failed_code, failure, reasons
+FROM jobs CROSS JOIN maps ON maps.n = jobs.n WHERE jobs.id = ? AND k < ? ORDER BY k DESC LIMIT ?
+
+-- name: args_of
+SELECT first, args, blobs FROM map_args
+WHERE n = ? AND k = ? AND first < ?
+    AND first >= coalesce((SELECT max(first) FROM map_args WHERE n = ? AND k = ? AND first <= ?), 0)
+ORDER BY first
+
+-- name: results_by_index
+SELECT seq, first, codes, data FROM map_results INDEXED BY map_results_by_index
+WHERE n = ? AND k = ?
+    AND first >= coalesce((SELECT max(first) FROM map_results WHERE n = ? AND k = ? AND first <= ?), 0)
+ORDER BY first
+
+-- name: results_by_coming
+SELECT seq, first, codes, data FROM map_results INDEXED BY map_results_by_coming
+WHERE n = ? AND k = ? AND seq > ? ORDER BY seq
+
+-- name: done_of_map
+SELECT coalesce(sum(count), 0) FROM map_results INDEXED BY map_results_by_index WHERE n = ? AND k = ?
+
+-- name: end_of_calls
+SELECT ends.state FROM jobs INDEXED BY jobs_of_calls JOIN ends ON ends.n = jobs.n
+WHERE owner = ? AND payload_hash = ? AND substr(key, 1, 6) = 'calls ' ORDER BY jobs.n DESC LIMIT 1
+
+-- name: tally_of_maps
+SELECT count(*), coalesce(sum(taken), 0), coalesce(sum(done), 0), coalesce(sum(failed), 0) FROM maps WHERE n = ?
+
 -- name: put_token
 INSERT INTO tokens
     (id, name, role, sha256, created_at, expires_at, single_use, used_at, used_by, worker_id, issued_by, revoked_at,

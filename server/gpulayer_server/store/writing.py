@@ -9,9 +9,12 @@ from typing import Any
 
 from gpulayer_server.store.rows import Op
 
-_SIZES = (64, 16, 4)  # rows of one statement; with 14 columns the first is within SQLite's oldest limit of 999 values
-_KEYS = {"put_task": 2, "put_attempt": 3}  # how many of the values name the row: what is put again replaces it
-_TOGETHER = frozenset({"put_job", "put_label", "put_task", "put_attempt", "put_end"})  # tables of their own
+_SIZES = (64, 16, 4)  # rows of one statement, within SQLite's oldest limit
+_MOST_VALUES = 999
+_KEYS = {"put_task": 2, "put_attempt": 3, "put_map": 2}  # how many values name the row: what is put again replaces it
+_TOGETHER = frozenset(  # tables of their own
+    {"put_job", "put_label", "put_task", "put_attempt", "put_end", "put_map", "put_args", "put_results"}
+)
 
 
 class Writer:
@@ -20,8 +23,11 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, str]):
         self._connection = connection
         self._statements = statements
+        self._sizes = {
+            name: [size for size in _SIZES if size * statements[name].count("?") <= _MOST_VALUES] for name in _TOGETHER
+        }
         self._many = {
-            (name, size): _of_many_rows(statements[name], size) for name in sorted(_TOGETHER) for size in _SIZES
+            (name, size): _of_many_rows(statements[name], size) for name in _TOGETHER for size in self._sizes[name]
         }
 
     def write(self, units: Iterable[Iterable[Op]]) -> None:
@@ -41,7 +47,7 @@ class Writer:
         execute = self._connection.execute
         for name, group in rows.items():
             values, at = list(group.values()), 0
-            for size in _SIZES:
+            for size in self._sizes[name]:
                 while len(values) - at >= size:
                     execute(self._many[name, size], tuple(chain.from_iterable(values[at : at + size])))
                     at += size
@@ -51,5 +57,6 @@ class Writer:
 
 
 def _of_many_rows(statement: str, count: int) -> str:
-    head, _, row = statement.rpartition("VALUES ")
-    return f"{head}VALUES {', '.join([row] * count)}"
+    head, _, rest = statement.partition("VALUES ")
+    row, paren, tail = rest.partition(")")
+    return f"{head}VALUES {', '.join([row + paren] * count)}{tail}"

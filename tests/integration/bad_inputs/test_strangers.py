@@ -22,10 +22,11 @@ from tests.integration.bad_inputs.conftest import Command, Left
 from tests.support.deployment import Deployment, Worker
 from tests.support.notebook import Notebook
 from tests.support.processes import until
+from tests.support.sitecode import BELIEVES_SOON, at_start
 
 Run = Callable[..., Command]
 
-# Python runs this at the start of each process that finds it: one of another version than ours
+# of another version than ours
 OTHER_VERSION = "import gpulayer.protocol.types as types\ntypes.PROTOCOL_VERSION = {version}\n"
 
 
@@ -92,12 +93,10 @@ def test_a_client_of_another_version(deployment: Deployment, left: Left, version
 )
 def test_a_worker_of_another_version(deployment: Deployment, command: Run, version: int, older: str) -> None:
     before = set(deployment.processes())
-    site = deployment.folder / f"site-{version}"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(OTHER_VERSION.format(version=version))
+    other = at_start(deployment.folder / f"site-{version}", OTHER_VERSION.format(version=version))
     data = deployment.folder / f"w-{version}"
     join = ("gpulayer_worker", "join", "--control-plane", str(deployment.data), "--data", str(data), "--name", "gamma")
-    refused = command(*join, env=deployment.env | {"PYTHONPATH": str(site)})
+    refused = command(*join, env=deployment.env | other)
     assert (refused.code, len(refused.lines)) == (1, 1)
     said = f"protocol {version} of the worker, {PROTOCOL_VERSION} here: upgrade {older}"
     assert refused.lines[0] == f"gpulayer keeper: the agent gave up: refused by the control plane: {said}"
@@ -132,7 +131,8 @@ def test_a_copy_of_a_workers_folder(deployment: Deployment, notebook: Notebook, 
     pids = worker.keeper_pid, worker.agent_pid
     copy = deployment.folder / "w-copy"
     copy_of(worker, copy)
-    refused = command(*join_of(worker, copy), env=deployment.env)
+    soon = at_start(deployment.folder / "site-soon", BELIEVES_SOON)
+    refused = command(*join_of(worker, copy), env=deployment.env | soon)
     assert (refused.code, len(refused.lines)) == (2, 1)
     assert "worker alpha is connected already" in refused.lines[0]
     assert f"{copy}/worker.json; if this folder is a copy, remove that file" in refused.lines[0]

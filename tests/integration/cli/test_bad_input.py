@@ -97,15 +97,29 @@ def test_a_name_that_is_not_utf8_goes_there_and_comes_back(cli: Cli) -> None:
     assert json.loads(done.stdout)["downloaded"] == ["out/caf\udce9"]
 
 
-def test_fifty_thousand_small_files(cli: Cli) -> None:
+@pytest.mark.parametrize(
+    "count",
+    [
+        5_000,
+        pytest.param(
+            50_000,
+            marks=[
+                pytest.mark.combination,
+                pytest.mark.skipif(os.environ.get("GPULAYER_TEST_ALL") != "1", reason="takes long: make test-all"),
+            ],
+        ),
+    ],
+)
+def test_many_small_files(cli: Cli, count: int) -> None:
+    """As many as 50,000 go from a source to a workspace in `test_source_sync.py`."""
     source = cli.folder / "many"
-    for folder in range(50):
+    for folder in range(count // 1000):
         (source / str(folder)).mkdir(parents=True)
         for number in range(1000):
             (source / str(folder) / str(number)).write_text(f"{number % 7}")
     done = cli.run("submit", "--input", "many:many", "--", "sh", "-c", "find many -type f | wc -l")
-    assert done.stdout.split() == ["50000"]
-    assert "✓ inputs   50000 files" in done.stderr
+    assert done.stdout.split() == [str(count)]
+    assert f"✓ inputs   {count} files" in done.stderr
 
 
 def test_a_file_that_changes_while_it_is_read(cli: Cli) -> None:

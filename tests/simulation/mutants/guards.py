@@ -22,7 +22,8 @@ _CORE_MODULES = (
 MODULES = (
     *(f"{_CORE}.{name}" for name in _CORE_MODULES),
     *(f"{_SCHEDULING}.{name}" for name in ("match", "queue")),
-    "gpulayer_worker.link",
+    "gpulayer_worker.linkcore",
+    "gpulayer_worker.linkout",
 )
 
 Guard = ast.If | ast.match_case

@@ -272,51 +272,59 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "not-rebuilt-after-a-failed-commit": (_SHELL, "            self.load(names=self.plane.names)\n", ""),
     "names-again-after-a-failed-commit": (_SHELL, "self.load(names=self.plane.names)", "self.load(names=0)"),
     # ------------------------------------------------------------ the worker
-    "told-not-reset": ("gpulayer_worker.link", "held.told_began = held.told_end = held.told_gone = False", "pass"),
-    "sent-not-reset": ("gpulayer_worker.link", "held.sent = held.acked = verdict.acked", "pass"),
-    "window-ignores-acks": ("gpulayer_worker.link", "            held.acked = offset\n", ""),
-    "end-told-early": ("gpulayer_worker.link", " and held.sent >= held.end and", " and"),
+    "told-not-reset": ("gpulayer_worker.linkcore", "held.told_began = held.told_end = held.told_gone = False", "pass"),
+    "sent-not-reset": ("gpulayer_worker.linkcore", "held.sent = held.acked = verdict.acked", "pass"),
+    "window-ignores-acks": ("gpulayer_worker.linkcore", "            held.acked = offset\n", ""),
+    "end-told-early": ("gpulayer_worker.linkout", " and held.sent >= held.end and", " and"),
     "released-told-early": (
-        "gpulayer_worker.link",
+        "gpulayer_worker.linkout",
         "held.gone and held.recorded and not held.told_gone",
         "held.gone and not held.told_gone",
     ),
     "released-before-gone": (
-        "gpulayer_worker.link",
+        "gpulayer_worker.linkout",
         "held.gone and held.recorded and not held.told_gone",
         "held.outcome and held.recorded and not held.told_gone",
     ),
-    "assignment-not-persisted": ("gpulayer_worker.link", "        out.append(Persist(attempt=assign.attempt))\n", ""),
+    "assignment-not-persisted": (
+        "gpulayer_worker.linkcore",
+        "        out.append(Persist(attempt=assign.attempt))\n",
+        "",
+    ),
     "giving-back-not-persisted": (
-        "gpulayer_worker.link",
+        "gpulayer_worker.linkcore",
         "        held.gone = True\n        out.append(Persist(attempt=held.assign.attempt))",
         "        held.gone = True",
     ),
-    "given-back-forgotten": ("gpulayer_worker.link", "back or Released(attempt=name)", "Released(attempt=name)"),
+    "given-back-forgotten": ("gpulayer_worker.linkout", "back or Released(attempt=name)", "Released(attempt=name)"),
     "never-forgotten": (
-        "gpulayer_worker.link",
+        "gpulayer_worker.linkcore",
         "if held is not None and held.gone:\n                    del",
         "if False:\n                    del",
     ),
     "trims-too-much": (
-        "gpulayer_worker.link",
+        "gpulayer_worker.linkcore",
         "Trim(attempt=held.assign.attempt, offset=offset)",
         "Trim(attempt=held.assign.attempt, offset=offset + 1)",
     ),
-    "lease-unheeded": ("gpulayer_worker.link", "LEASE_PART = 0.8", "LEASE_PART = 1.5"),
+    "lease-unheeded": ("gpulayer_worker.linkcore", "LEASE_PART = 0.8", "LEASE_PART = 1.5"),
     "lease-end-is-failure": (
-        "gpulayer_worker.link",
+        "gpulayer_worker.linkcore",
         "                held.recorded = True\n                out.append(Persist(attempt=held.assign.attempt))\n"
         '                self._kill(held, "its lease',
         '                self._kill(held, "its lease',
     ),
-    "lease-anew-with-the-agent": ("gpulayer_worker.link", "RESUMED_LEASE_S = 5.0", "RESUMED_LEASE_S = 60.0"),
+    "lease-anew-with-the-agent": ("gpulayer_worker.linkcore", "RESUMED_LEASE_S = 5.0", "RESUMED_LEASE_S = 60.0"),
     "session-end-untold": (
-        "gpulayer_worker.link",
+        "gpulayer_worker.linkcore",
         "for name, reason in self.ended_sessions.items():  # the",
         "for name, reason in ():  # the",
     ),
-    "cell-into-an-ended-session": ("gpulayer_worker.link", "if assign.session in self.ended_sessions:", "if False:"),
+    "cell-into-an-ended-session": (
+        "gpulayer_worker.linkcore",
+        "if assign.session in self.ended_sessions:",
+        "if False:",
+    ),
 }
 
 

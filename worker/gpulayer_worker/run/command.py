@@ -82,6 +82,11 @@ class CommandRun:
             self._spool.look(last=True)
 
     @property
+    def group(self) -> str:
+        """Its processes, as the keeper knows them."""
+        return self._name
+
+    @property
     def running(self) -> bool:
         """Whether its end may come at any moment."""
         return self._asked and not self._over

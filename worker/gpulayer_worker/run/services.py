@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, Protocol
 
 from gpulayer.protocol.endpoint import Endpoint
@@ -14,6 +15,7 @@ from gpulayer_worker.kernels import Kernel, Kernels
 from gpulayer_worker.layout import Layout
 from gpulayer_worker.machine import Machine
 from gpulayer_worker.rooms import Rooms
+from gpulayer_worker.runners import Runners
 from gpulayer_worker.watch import FolderWatch
 from gpulayer_worker.workspace import Workspaces
 
@@ -29,6 +31,7 @@ class Services(Protocol):
     reserve_bytes: int
 
     keeper: KeeperLink
+    runners: Runners
     rooms: Rooms
     portable: bool
 
@@ -60,6 +63,10 @@ class Services(Protocol):
         ...
 
     def endpoint(self) -> Endpoint: ...
+
+    def blobs_beside(self) -> Path | None:
+        """The control plane's own blobs, where its data folder lies on this machine."""
+        ...
 
     def session_ready(self, session: str, kernel: Kernel) -> None: ...
 

@@ -1,0 +1,317 @@
+"""Functions: small calls, one warm call, arrays, cold start; against a process pool, Ray, Dask and ipyparallel."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.callswork import joined
+from benchmarks.callswork.figures import OURS, PEERS, POOL, POOL64, TCP, Samples, beside, rows, uneven
+from benchmarks.callswork.rival import CallsFailed, Rival
+from benchmarks.home import Home
+from benchmarks.report import Report
+
+_SLOTS = 2
+_PEER_PYTHON = "GPULAYER_BENCH_PEERS"  # an interpreter that has the peers, where this one has not
+_HERE = Path(__file__).parent / "callswork"
+_PROGRAMS = {OURS: "ours", TCP: "ours", POOL: "pool", "Ray": "raypeer", "Dask": "daskpeer", "ipyparallel": "ipppeer"}
+_SLOW = (PEERS["distributed"], PEERS["ipyparallel"])  # no goal is set against them: they are measured less often
+_COLD_S = 120.0
+_LOOK_S, _BUSY_PERCENT = 0.4, 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How often each is measured, and how much of it."""
+
+    maps: int = 7
+    singles: int = 5
+    single_count: int = 200  # in each of them
+    arrays: int = 5
+    array_count: int = 100
+    colds: int = 5
+    imports: int = 20
+    naps: int = 3
+    naps_s: float = 12.0  # all of them one after the other
+    cpu_count: int = 20_000
+    slow: int = 2  # at most so many of each for peers without a goal
+    settle_s: float = 10.0  # so long for the machine to come to rest before each
+
+
+QUICK = Sizes(
+    maps=3,
+    singles=3,
+    single_count=170,
+    arrays=2,
+    array_count=50,
+    colds=2,
+    imports=8,
+    naps=1,
+    naps_s=4.0,
+    slow=1,
+    settle_s=2.0,
+)
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Who takes part, and what was measured so far."""
+
+    root: Path
+    sizes: Sizes
+    samples: Samples
+    peers: dict[str, str]  # by the name of a peer: its interpreter
+    missing: dict[str, str]  # by the name of a contestant: why it has no figures
+    rivals: dict[str, Rival] = field(default_factory=dict[str, Rival])
+
+    def measured(self, who: str, repeat: int, do: str, **request: object) -> dict[str, Any] | None:
+        """What a contestant says of a piece of work; None where it takes no part in this repeat.
+
+        A peer that fails is out for good. Raises `CallsFailed` where ours does, or the limit.
+        """
+        rival = self.rivals.get(who)
+        if rival is None or (who in _SLOW and repeat >= self.sizes.slow):
+            return None
+        try:
+            rival.ask("noops", count=50)  # whatever went to sleep meanwhile is awake again
+            self.settle()
+            return rival.ask(do, **request)
+        except CallsFailed as error:
+            self.drop(who, error)
+            return None
+
+    def settle(self) -> None:
+        """Wait until the machine does little: what one of them leaves to be done is not the next one's to pay."""
+        deadline = time.monotonic() + self.sizes.settle_s
+        while psutil.cpu_percent(_LOOK_S) > _BUSY_PERCENT and time.monotonic() < deadline:
+            pass
+
+    def drop(self, who: str, error: CallsFailed) -> None:
+        """Go on without a peer that failed. Raises the error if it is not a peer."""
+        if who not in PEERS.values():
+            raise error
+        self.missing[who] = "failed"
+        print(f"goes on without {who}: {error}", file=sys.stderr, flush=True)
+        rival = self.rivals.pop(who, None)
+        if rival is not None:
+            rival.close()
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print the tables and the JSON object; 1 when a goal was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks calls", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats")
+    parser.add_argument("--only", metavar="PART", choices=[*ALONE, *TOGETHER], action="append", help="only this part")
+    parser.add_argument("--no-peers", action="store_true", help="ours and the process pool only")
+    options = parser.parse_args(argv)
+    _take_two_cores()
+    wanted = options.only or [*ALONE, *TOGETHER]
+    report = Report("calls", packages=("psutil", "numpy", *PEERS))
+    root = Path(tempfile.mkdtemp(prefix="gb", dir="/tmp"))
+    try:
+        bench = _bench(root, QUICK if options.quick else Sizes(), no_peers=options.no_peers)
+        for name in ALONE:
+            if name in wanted:
+                ALONE[name](bench)
+        if parts := [TOGETHER[name] for name in TOGETHER if name in wanted]:
+            with _started(bench):
+                for part in parts:
+                    part(bench)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    for row in rows(bench.samples):
+        report.add(row)
+    print(beside(bench.samples, bench.missing) + "\n")
+    return report.finish()
+
+
+def _take_two_cores() -> None:
+    """The same two for everybody, also on a large machine: what is started inherits it."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_SLOTS])
+
+
+def _bench(root: Path, sizes: Sizes, *, no_peers: bool) -> Bench:
+    python = os.environ.get(_PEER_PYTHON, sys.executable)
+    peers: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for package, who in PEERS.items():
+        if no_peers:
+            missing[who] = "left out"
+        elif subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode:
+            missing[who] = "not installed"
+        else:
+            peers[who] = python
+    project = root / "project"
+    project.mkdir()
+    shutil.copy(_HERE / "functions.py", project)
+    samples = Samples(array_count=sizes.array_count, cpu_count=sizes.cpu_count, slots=_SLOTS)
+    return Bench(root=root, sizes=sizes, samples=samples, peers=peers, missing=missing)
+
+
+def _environment(home: Home | None = None, *path: Path) -> dict[str, str]:
+    """Of a contestant; ours has a data folder of its own in `home`. `path`: where its workers find modules."""
+    env = home.env() if home is not None else dict(os.environ)
+    for name in ("JPY_SESSION_NAME", "RAY_ADDRESS", "PYTHONPATH"):
+        env.pop(name, None)
+    if path:
+        env["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    return env
+
+
+# ---------------------------------------------------------------- with nothing running
+
+
+def cold(bench: Bench) -> None:
+    """From the start of a program to the first result."""
+    for repeat in range(bench.sizes.colds):
+        for who in (OURS, POOL, *PEERS.values()):
+            if who in PEERS.values() and (who not in bench.peers or repeat >= max(bench.sizes.slow, 1)):
+                continue
+            bench.settle()
+            try:
+                bench.samples.cold_s.setdefault(who, []).append(_cold_s(who, bench.peers.get(who, sys.executable)))
+            except CallsFailed as error:
+                bench.drop(who, error)
+                bench.peers.pop(who)
+
+
+def _cold_s(who: str, python: str) -> float:
+    """Seconds to the first result of a program in a folder of its own."""
+    with Home() as home:
+        folder = home.root / "project"
+        folder.mkdir()
+        shutil.copy(_HERE / "cold" / f"{_PROGRAMS[who]}.py", folder / "main.py")
+        with (home.root / "cold.log").open("wb") as log:
+            began = time.perf_counter()
+            process = subprocess.Popen(
+                [python, "main.py"], cwd=folder, env=_environment(home), stdout=subprocess.PIPE, stderr=log
+            )
+        with process:
+            line = process.stdout.readline() if process.stdout is not None else b""
+            seconds = time.perf_counter() - began
+            try:
+                process.wait(_COLD_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise CallsFailed(f"{who} did not end within {_COLD_S:.0f} s of its first result") from None
+        if line != b"1\n":
+            said = (home.root / "cold.log").read_text(errors="replace").strip().splitlines()
+            raise CallsFailed(f"{who}'s first result is {line!r}: {said[-1] if said else 'no word from it'}")
+    return seconds
+
+
+def imports(bench: Bench) -> None:
+    """What `import gpulayer` adds to the start of Python."""
+    for code in ("pass", "import gpulayer"):
+        _python_ms(code)  # its files are in the cache
+    for _ in range(bench.sizes.imports):
+        bare_ms = _python_ms("pass")
+        bench.samples.import_ms.append(_python_ms("import gpulayer") - bare_ms)
+
+
+def _python_ms(code: str) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], cwd="/", env=_environment(), check=True)
+    return 1000 * (time.perf_counter() - began)
+
+
+# ---------------------------------------------------------------- by turns
+
+
+@contextlib.contextmanager
+def _started(bench: Bench) -> Iterator[None]:
+    """Start everybody who takes part, warm, and end them."""
+    with contextlib.ExitStack() as stack:
+        near, far = stack.enter_context(Home()), stack.enter_context(Home())
+        joined.start(far, slots=_SLOTS)
+        worker = {"GPULAYER_LOCAL_WORKER": f"--slots {_SLOTS} --warm 0"}
+        own = {OURS: {**_environment(near, _HERE.parents[1]), **worker}, TCP: _environment(far, _HERE.parents[1])}
+        project = bench.root / "project"
+        for who, program in _PROGRAMS.items():
+            if who in PEERS.values() and who not in bench.peers:
+                continue
+            python = bench.peers.get(who, sys.executable)
+            log = bench.root / f"{who}.log"
+            env = own.get(who) or _environment(None, _HERE.parents[1], project)
+            try:
+                command = [python, "-m", f"benchmarks.callswork.{program}", str(_SLOTS)]
+                rival = Rival(who, command, env=env, folder=project, log=log, leaves=who in own)
+                stack.callback(rival.close)
+                bench.rivals[who] = rival
+                rival.ask("noops", count=200)
+                rival.ask("arrays", count=bench.sizes.array_count, seed=0)
+            except CallsFailed as error:
+                bench.drop(who, error)
+        yield
+
+
+def maps(bench: Bench) -> None:
+    """Many no-op calls by one map."""
+    for repeat in range(bench.sizes.maps):
+        for column, who, batch in (
+            (OURS, OURS, 1),
+            (POOL, POOL, 1),
+            (POOL64, POOL, 64),
+            *((w, w, 1) for w in PEERS.values()),
+        ):
+            answer = bench.measured(who, repeat, "noops", count=bench.samples.map_count, batch=batch)
+            if answer is not None:
+                bench.samples.map_s.setdefault(column, []).append(answer["seconds"])
+
+
+def singles(bench: Bench) -> None:
+    """One warm call after the other."""
+    for repeat in range(bench.sizes.singles):
+        for who in (OURS, POOL, *PEERS.values()):
+            answer = bench.measured(who, repeat, "singles", count=bench.sizes.single_count)
+            if answer is not None:
+                bench.samples.single_s.setdefault(who, []).append(answer["seconds"])
+
+
+def arrays(bench: Bench) -> None:
+    """Arrays there and back."""
+    for repeat in range(bench.sizes.arrays):
+        for number, who in enumerate((OURS, TCP, POOL, *PEERS.values())):
+            seed = 1 + 10 * repeat + number  # nobody has seen them before
+            answer = bench.measured(who, repeat, "arrays", count=bench.sizes.array_count, seed=seed)
+            if answer is not None:
+                bench.samples.arrays_s.setdefault(who, []).append(answer["seconds"])
+
+
+def naps(bench: Bench) -> None:
+    """Calls of uneven lengths, which nobody knows beforehand."""
+    bench.samples.lengths = lengths = uneven(50, bench.sizes.naps_s)
+    for repeat in range(bench.sizes.naps):
+        for who in (OURS, POOL, PEERS["ray"]) if repeat == 0 else (OURS,):
+            answer = bench.measured(who, repeat, "naps", lengths=lengths)
+            if answer is not None:
+                bench.samples.naps_s.setdefault(who, []).append(answer["seconds"])
+
+
+def cpu(bench: Bench) -> None:
+    """Which part of ours takes how much CPU for a call."""
+    answer = bench.measured(OURS, 0, "cpu", count=bench.sizes.cpu_count)
+    if answer is not None:
+        bench.samples.cpu_s = answer["cpu_s"]
+
+
+Part = Callable[[Bench], None]
+ALONE: dict[str, Part] = {"cold": cold, "import": imports}
+TOGETHER: dict[str, Part] = {"map": maps, "single": singles, "arrays": arrays, "uneven": naps, "cpu": cpu}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

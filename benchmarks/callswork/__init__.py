@@ -1,0 +1,1 @@
+"""What `benchmarks.calls` runs: ours, the limit and the peers, each in a process of its own that answers requests."""

@@ -1,0 +1,251 @@
+"""What people see of calls: what these print, why they wait, how far a map is."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from gpulayer.functions.failures import job_view
+from gpulayer.protocol.calls import MapView
+from gpulayer.protocol.records import Kind
+from gpulayer.protocol.types import Requirements, State
+from gpulayer.tables import cut
+from gpulayer.words import duration, status_line, visible
+
+_PATIENCE_S = 0.4  # of what is over before, nobody sees a line
+_PLAIN_PATIENCE_S = 3.0  # where lines can't be updated in place
+_EVERY_S = 0.2
+_BAR_LETTERS = 16
+_KEPT_LETTERS = 1_000_000
+_STREAMS = {Kind.CALL_STDOUT: "stdout", Kind.CALL_STDERR: "stderr"}
+
+
+def shell_of_kernel() -> Any:
+    """The IPython shell of a notebook's kernel; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    return shell if hasattr(shell, "kernel") else None
+
+
+class Show:
+    """Of one call, or one map. Lines of ours stand on stderr of a terminal, or under the cell of a notebook."""
+
+    def __init__(self, name: str, requirements: Requirements, *, single: bool, progress: bool | None):
+        """`progress`: whether a map says how far it is; None: where somebody sits there."""
+        self._name = name
+        self._requirements = requirements
+        self._single = single
+        self._progress = progress
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + _PATIENCE_S
+        self._view: MapView | None = None
+        self._note = ""
+        self._line: _Line | None = None
+        self._decoders: dict[tuple[int, int], codecs.IncrementalDecoder] = {}
+        self._touched: set[str] = set()
+        self._kept: deque[str] = deque()  # of a single call, what it wrote last
+        self._kept_letters = 0
+        self.total: int | None = None
+        self.done = 0
+
+    # ---------------------------------------------------------------- what calls print
+
+    def text(self, index: int, kind: int, data: bytes) -> None:
+        """What a call wrote."""
+        key = (index, kind)
+        decoder = self._decoders.get(key)
+        if decoder is None:
+            decoder = self._decoders[key] = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        name = _STREAMS[Kind(kind)]
+        if self._line is not None:
+            self._line.clear()
+        if self._touched and name not in self._touched:
+            self.flush()  # what went to the other stream was first
+        text = decoder.decode(data)
+        if self._single:
+            self._kept.append(text)
+            self._kept_letters += len(text)
+            while self._kept_letters > _KEPT_LETTERS and len(self._kept) > 1:
+                self._kept_letters -= len(self._kept.popleft())
+        getattr(sys, name).write(text)
+        self._touched.add(name)
+
+    @property
+    def written(self) -> str:
+        """What a single call wrote so far; of very much the end."""
+        return "".join(self._kept)
+
+    def ended(self, first: int, count: int) -> None:
+        """So many calls, from `first` on, wrote all that they will."""
+        if self._decoders:
+            self._decoders = {key: each for key, each in self._decoders.items() if not 0 <= key[0] - first < count}
+
+    def flush(self) -> None:
+        """Let people have what was written."""
+        for name in self._touched:
+            getattr(sys, name).flush()
+        self._touched.clear()
+
+    # ---------------------------------------------------------------- lines of ours
+
+    def state(self, view: MapView) -> None:
+        """The map is this now."""
+        self._view, self._note = view, ""
+
+    def note(self, line: str) -> None:
+        """A line that is not about its state, such as an upload."""
+        self._note = line
+        self.tick()
+
+    def tick(self) -> None:
+        """Show what is to be seen, a few times a second."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _EVERY_S
+        line = self._note or self._words()
+        if not line or self._progress is False:
+            return
+        if self._line is None:
+            self._line = _line_for(self._began_s)
+        self._line.show(line, stays=self._waits())
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        self.flush()
+        if self._line is not None:
+            self._line.end("" if self._single or self._view is None else self._summary())
+            self._line = None
+
+    def _waits(self) -> bool:
+        return self._view is not None and self._view.state is State.QUEUED
+
+    def _words(self) -> str:
+        view = self._view
+        if view is None:
+            return ""
+        if self._single or not (view.done or self.done):
+            kind = "call" if view.single else "map"
+            line = status_line(job_view(view, self._requirements), time.time(), more="")
+            return line.replace(" · job ", f" · {kind} ") if view.state is State.QUEUED or not self._single else ""
+        return self._progress_line(view)
+
+    def _progress_line(self, view: MapView) -> str:
+        total = self.total if self.total is not None else view.total
+        done = max(self.done, view.done)
+        took_s = time.monotonic() - self._began_s
+        if total:
+            full = _BAR_LETTERS * done // total
+            drawn = f" · {'▓' * full}{'░' * (_BAR_LETTERS - full)} {done:,} of {total:,}"
+        else:
+            drawn = f" · {done:,} done"
+        failed = f" · {view.failed:,} failed" if view.failed else ""
+        where = f" · {view.running:,} running" if view.running else ""
+        machines = f" on {len(view.workers)} machines" if len(view.workers) > 1 else ""
+        left = f" · about {duration(took_s * (total - done) / done)} left" if total and 0 < done < total else ""
+        sign = "□ cancelling" if view.cancelling else "●"
+        return f"{sign} {self._name}{drawn}{failed}{where}{machines} · {duration(took_s)}{left} · map {view.id}"
+
+    def _summary(self) -> str:
+        view = self._view
+        if view is None:
+            return ""
+        took = duration(time.monotonic() - self._began_s)
+        done = max(self.done, view.done)
+        calls = f"{done:,} call{'' if done == 1 else 's'}"
+        if view.state is State.FAILED:
+            return f"✗ {self._name} · failed after {calls} · {took} · map {view.id}"
+        if view.state is State.CANCELLED or view.cancelling:
+            return f"■ {self._name} · cancelled after {calls} · {took} · map {view.id}"
+        failed = f" · {view.failed:,} failed" if view.failed else ""
+        return f"✓ {self._name} · {calls} in {took}{failed} · map {view.id}"
+
+
+# ---------------------------------------------------------------- where lines stand
+
+
+class _Line:
+    """Nowhere."""
+
+    def show(self, line: str, *, stays: bool) -> None:
+        """Show this in place of what stood there; `stays`: it says something also where lines stay."""
+
+    def clear(self) -> None:
+        """Something else is about to be written."""
+
+    def end(self, line: str) -> None:
+        """The last one."""
+
+
+class _TerminalLine(_Line):
+    """On stderr, updated in place."""
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def show(self, line: str, *, stays: bool) -> None:
+        width = _width()
+        sys.stderr.write(f"\r\x1b[2K{cut(visible(line), width - 1)}")
+        sys.stderr.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._shown = False
+
+    def end(self, line: str) -> None:
+        self.clear()
+
+
+class _PlainLine(_Line):
+    """On a stderr that is no terminal: why it waits, once it does for a while."""
+
+    def __init__(self, began_s: float) -> None:
+        self._from_s = began_s + _PLAIN_PATIENCE_S
+        self._last = ""
+
+    def show(self, line: str, *, stays: bool) -> None:
+        if stays and line != self._last and time.monotonic() >= self._from_s:
+            self._last = line
+            sys.stderr.write(f"{visible(line)}\n")
+            sys.stderr.flush()
+
+
+class _CellLine(_Line):
+    """In a display of its own under the cell."""
+
+    def __init__(self, shell: Any) -> None:
+        from gpulayer.notebook.status import StatusLine
+
+        self._status = StatusLine(shell)
+
+    def show(self, line: str, *, stays: bool) -> None:
+        self._status.note(line)
+
+    def end(self, line: str) -> None:
+        if line:
+            self._status.note(line)
+
+
+def _line_for(began_s: float) -> _Line:
+    shell = shell_of_kernel()
+    if shell is not None:
+        return _CellLine(shell)
+    if sys.stderr is None:
+        return _Line()
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return _TerminalLine()
+    return _PlainLine(began_s)
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
