@@ -29,6 +29,12 @@ _HERE = Path(__file__).parent / "callswork"
 _PROGRAMS = {OURS: "ours", TCP: "ours", POOL: "pool", "Ray": "raypeer", "Dask": "daskpeer", "ipyparallel": "ipppeer"}
 _SLOW = (PEERS["distributed"], PEERS["ipyparallel"])  # no goal is set against them: they are measured less often
 _COLD_S = 120.0
+WARM: dict[str, dict[str, Any]] = {
+    "noops": {"do": "noops", "count": 50},
+    "singles": {"do": "singles", "count": 5},
+    "arrays": {"do": "arrays", "count": 4, "seed": 0},
+    "naps": {"do": "naps", "lengths": [0.0] * 4},
+}
 _LOOK_S, _BUSY_PERCENT = 0.4, 8.0
 
 
@@ -76,7 +82,7 @@ class Bench:
     missing: dict[str, str]  # by the name of a contestant: why it has no figures
     rivals: dict[str, Rival] = field(default_factory=dict[str, Rival])
 
-    def measured(self, who: str, repeat: int, do: str, **request: object) -> dict[str, Any] | None:
+    def measured(self, who: str, repeat: int, do: str, **request: Any) -> dict[str, Any] | None:
         """What a contestant says of a piece of work; None where it takes no part in this repeat.
 
         A peer that fails is out for good. Raises `CallsFailed` where ours does, or the limit.
@@ -85,7 +91,7 @@ class Bench:
         if rival is None or (who in _SLOW and repeat >= self.sizes.slow):
             return None
         try:
-            rival.ask("noops", count=50)  # whatever went to sleep meanwhile is awake again
+            rival.ask(**WARM[do])  # whatever went to sleep meanwhile, or did something else, is ready again
             self.settle()
             return rival.ask(do, **request)
         except CallsFailed as error:
@@ -236,26 +242,38 @@ def _started(bench: Bench) -> Iterator[None]:
     """Start everybody who takes part, warm, and end them."""
     with contextlib.ExitStack() as stack:
         near, far = stack.enter_context(Home()), stack.enter_context(Home())
-        joined.start(far, slots=_SLOTS)
-        worker = {"GPULAYER_LOCAL_WORKER": f"--slots {_SLOTS} --warm 0"}
-        own = {OURS: {**_environment(near, _HERE.parents[1]), **worker}, TCP: _environment(far, _HERE.parents[1])}
-        project = bench.root / "project"
-        for who, program in _PROGRAMS.items():
-            if who in PEERS.values() and who not in bench.peers:
-                continue
-            python = bench.peers.get(who, sys.executable)
-            log = bench.root / f"{who}.log"
-            env = own.get(who) or _environment(None, _HERE.parents[1], project)
-            try:
-                command = [python, "-m", f"benchmarks.callswork.{program}", str(_SLOTS)]
-                rival = Rival(who, command, env=env, folder=project, log=log, leaves=who in own)
-                stack.callback(rival.close)
-                bench.rivals[who] = rival
-                rival.ask("noops", count=200)
-                rival.ask("arrays", count=bench.sizes.array_count, seed=0)
-            except CallsFailed as error:
-                bench.drop(who, error)
+        stack.push(lambda kind, error, _: _say_logs(error, near, far))
+        ours = {OURS: (near, near.data / "worker"), TCP: (far, joined.start(far, slots=_SLOTS))}
+        for who in _PROGRAMS:
+            if who not in PEERS.values() or who in bench.peers:
+                home, worker = ours.get(who, (None, None))
+                try:
+                    _start(bench, stack, who, home, str(worker or _SLOTS))
+                except CallsFailed as error:
+                    bench.drop(who, error)
         yield
+
+
+def _say_logs(error: BaseException | None, *homes: Home) -> None:
+    """Of what failed: nothing else will be left of it."""
+    if isinstance(error, CallsFailed):
+        for home in homes:
+            for path in sorted([*home.root.glob("*.log"), *home.root.glob("**/logs/*.log")]):
+                lines = path.read_text(errors="replace").splitlines()
+                print(f"--- {path}", *lines[-20:], sep="\n", file=sys.stderr, flush=True)
+
+
+def _start(bench: Bench, stack: contextlib.ExitStack, who: str, home: Home | None, about: str) -> None:
+    """Start one and let it do a little, which is not counted. `about`: its argument; `home`: the deployment of ours."""
+    folder = bench.root / "project"
+    command = [bench.peers.get(who, sys.executable), "-m", f"benchmarks.callswork.{_PROGRAMS[who]}", about]
+    env = _environment(home, _HERE.parents[1], folder)
+    env["GPULAYER_LOCAL_WORKER"] = f"--slots {_SLOTS} --warm 0"
+    log = bench.root / f"{who}.log"
+    rival = Rival(who, command, env=env, folder=folder, log=log, leaves=home is not None)
+    stack.callback(rival.close)
+    bench.rivals[who] = rival
+    rival.ask("noops", count=200)
 
 
 def maps(bench: Bench) -> None:
@@ -282,13 +300,15 @@ def singles(bench: Bench) -> None:
 
 
 def arrays(bench: Bench) -> None:
-    """Arrays there and back."""
-    for repeat in range(bench.sizes.arrays):
+    """Arrays there and back. The first round is not counted: shared memory and files that are new cost more."""
+    for repeat in range(-1, bench.sizes.arrays):
         for number, who in enumerate((OURS, TCP, POOL, *PEERS.values())):
-            seed = 1 + 10 * repeat + number  # nobody has seen them before
+            seed = 100 + 10 * repeat + number  # nobody has seen them before
             answer = bench.measured(who, repeat, "arrays", count=bench.sizes.array_count, seed=seed)
-            if answer is not None:
+            if answer is not None and repeat >= 0:
                 bench.samples.arrays_s.setdefault(who, []).append(answer["seconds"])
+                for part, spent_s in answer["cpu_s"].items():
+                    bench.samples.arrays_cpu_s.setdefault(who, {}).setdefault(part, []).append(spent_s)
 
 
 def naps(bench: Bench) -> None:
@@ -302,8 +322,8 @@ def naps(bench: Bench) -> None:
 
 
 def cpu(bench: Bench) -> None:
-    """Which part of ours takes how much CPU for a call."""
-    answer = bench.measured(OURS, 0, "cpu", count=bench.sizes.cpu_count)
+    """Which part of ours takes how much CPU for a call: of a larger map, for a process's time has steps of 10 ms."""
+    answer = bench.measured(OURS, 0, "noops", count=bench.sizes.cpu_count)
     if answer is not None:
         bench.samples.cpu_s = answer["cpu_s"]
 

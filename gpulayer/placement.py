@@ -49,7 +49,7 @@ class Placing(TypedDict, total=False):
     device_names: Texts  # globs, any of which fits: 'A100*'
     min_capability: str | float | None  # compute capability, like 8.0
     min_driver: str | float | None  # like '535.104'
-    frameworks: Texts  # that work on the devices, with PEP 440 versions: 'torch>=2.4'
+    frameworks: Mapping[str, str] | Texts  # that work on the devices: 'torch>=2.4', {'torch': '>=2.4'} (PEP 440)
     python: str | None  # of the worker's interpreter for jobs: '>=3.11', or '3.11'
     ram: Size | None  # that no other job may declare
     cpus: float | str | None  # likewise
@@ -74,7 +74,7 @@ class Needs:
     device_names: Texts = ()
     min_capability: str | float | None = None
     min_driver: str | float | None = None
-    frameworks: Texts = ()
+    frameworks: Mapping[str, str] | Texts = ()
     python: str | None = None
     ram: Size | None = None
     cpus: float | str | None = None
@@ -205,7 +205,8 @@ def _specifiers(text: str, wrong: str) -> str:
 
 
 def _frameworks(value: Any) -> tuple[str, ...]:
-    return tuple(sorted({parse_framework(text) for text in _texts(value)}))
+    texts = [f"{name}{versions}" for name, versions in value.items()] if isinstance(value, Mapping) else _texts(value)
+    return tuple(sorted({parse_framework(text) for text in texts}))
 
 
 def _python(value: Any) -> str:

@@ -1,6 +1,7 @@
-"""`make test`: every part in order, with the seconds that each took. `--all` runs every combination.
+"""`make test`: every part, several at a time, with the seconds that each took. `--all` runs every combination.
 
-`python tests/run.py unit faults` runs only the parts named. Exit code 1 if any part failed; the parts after it run too.
+`python tests/run.py unit faults` runs only the parts named. What a part said is printed once it is over. Exit code 1 if
+any part failed; the others run too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,22 +24,52 @@ BESIDE = ["-n", "2", "--dist", "loadfile"]  # two files at a time: most of the t
 MATRIX = "tests/faults/test_kill_matrix.py"
 CANNOT = 75  # of tests/support/unprivileged.py, where this machine has no way
 TOOLS = Path(PYTHON).parent
+AT_ONCE = 3  # processes with tests, on two processors: one more, since they wait so much
 
-PARTS: dict[str, list[list[str]]] = {
-    "lint": [[PYTHON, "-m", "ruff", "check", "."], [PYTHON, "-m", "ruff", "format", "--check", "."]],
-    "types": [[PYTHON, "-m", "pyright"]],
-    "layers": [[str(TOOLS / "lint-imports"), "--no-logo"]],
-    "unit": [[*PYTEST, *BESIDE, "tests/unit"]],
-    "simulation": [[*PYTEST, "tests/simulation"]],
-    "integration": [[*PYTEST, *BESIDE, "tests/integration"]],
-    "faults": [
-        [*PYTEST, *BESIDE, "tests/faults"],
-        [PYTHON, "tests/support/unprivileged.py", *PYTEST, "-p", "no:cacheprovider", MATRIX, "-k", "unprivileged"],
-    ],
-    "panel": [["npm", "--prefix", "labextension", "run", "--silent", each] for each in ("lint", "test")],
-    "browser": [[*PYTEST, "tests/browser"]],
-    "notebooks": [[*PYTEST, "tests/notebooks"]],
-    "packaging": [[*PYTEST, "tests/packaging"]],
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Commands, one after the other."""
+
+    commands: list[list[str]]
+    processes: int = 1  # that are at work at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A part that is over."""
+
+    name: str
+    seconds: float
+    codes: list[int]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all of it did, or could not be run here."""
+        return all(code in (0, CANNOT) for code in self.codes)
+
+
+# the long ones first: of the others each begins as soon as there is room for it
+PARTS: dict[str, Part] = {
+    "integration": Part(commands=[[*PYTEST, *BESIDE, "tests/integration"]], processes=2),
+    "lint": Part(commands=[[PYTHON, "-m", "ruff", "check", "."], [PYTHON, "-m", "ruff", "format", "--check", "."]]),
+    "types": Part(commands=[[PYTHON, "-m", "pyright"]]),
+    "layers": Part(commands=[[str(TOOLS / "lint-imports"), "--no-logo"]]),
+    "browser": Part(commands=[[*PYTEST, "tests/browser"]]),
+    "simulation": Part(commands=[[*PYTEST, "tests/simulation"]]),
+    "panel": Part(
+        commands=[["npm", "--prefix", "labextension", "run", "--silent", each] for each in ("lint", "test")],
+    ),
+    "packaging": Part(commands=[[*PYTEST, "tests/packaging"]]),
+    "notebooks": Part(commands=[[*PYTEST, "tests/notebooks"]]),
+    "faults": Part(
+        commands=[
+            [*PYTEST, *BESIDE, "tests/faults"],
+            [PYTHON, "tests/support/unprivileged.py", *PYTEST, "-p", "no:cacheprovider", MATRIX, "-k", "unprivileged"],
+        ],
+        processes=2,
+    ),
+    "unit": Part(commands=[[*PYTEST, *BESIDE, "tests/unit"]], processes=2),
 }
 
 
@@ -48,35 +82,60 @@ def main() -> int:
     environment = dict(os.environ)
     if options.all:
         environment["GPULAYER_TEST_ALL"] = "1"
-    rows: list[tuple[str, float, bool]] = []
-    not_here: list[str] = []
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpul-home-") as home:
         # no test reads or writes the data folder of whoever runs it
         environment["XDG_DATA_HOME"] = home
         failed = Path(home) / "failed-tests"
         environment["GPULAYER_TEST_FAILED"] = str(failed)
-        for part in options.parts or PARTS:
-            began = time.monotonic()
-            print(f"\n── {part} " + "─" * (60 - len(part)), flush=True)
-            codes = [run(command, environment) for command in PARTS[part]]
-            rows.append((part, time.monotonic() - began, all(code in (0, CANNOT) for code in codes)))
-            if CANNOT in codes:
-                not_here.append(f"{part}: the combination 'unprivileged' can't be run on this machine, see above")
+        rows = run_all(options.parts or PARTS, environment, Path(home))
         lines = failed.read_text(encoding="utf-8").splitlines() if failed.exists() else []
     print("\npart          seconds")
-    for part, seconds, passed in rows:
-        print(f"{part:<12} {seconds:>8.1f}  {'passed' if passed else 'FAILED'}")
-    for line in not_here:
-        print(f"skipped in {line}")
-    print(f"{'all':<12} {sum(row[1] for row in rows):>8.1f}", flush=True)
+    for row in rows:
+        print(f"{row.name:<12} {row.seconds:>8.1f}  {'passed' if row.passed else 'FAILED'}")
+    for row in rows:
+        if CANNOT in row.codes:
+            print(f"skipped in {row.name}: the combination 'unprivileged' can't be run on this machine, see above")
+    print(f"{'all':<12} {time.monotonic() - began:>8.1f}", flush=True)
     for line in lines:
         print(f"FAILED {line}", flush=True)
-    return 0 if all(row[2] for row in rows) else 1
+    return 0 if all(row.passed for row in rows) else 1
 
 
-def run(command: list[str], environment: dict[str, str]) -> int:
-    """A command's exit code."""
-    return subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+def run_all(names: Iterable[str], environment: dict[str, str], folder: Path) -> list[Done]:
+    """Run parts, so many at a time that `AT_ONCE` processes are at work; in the order in which they ended."""
+    waiting = [name for name in PARTS if name in set(names)]
+    running: dict[Future[Done], int] = {}
+    ended: list[Done] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while waiting or running:
+            room = AT_ONCE - sum(running.values())
+            fits = next((name for name in waiting if PARTS[name].processes <= room), None)
+            if fits is not None:
+                waiting.remove(fits)
+                print(f"{fits} begins", flush=True)
+                running[pool.submit(run, fits, environment, folder / f"{fits}.said")] = PARTS[fits].processes
+                continue
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                del running[done]
+                ended.append(done.result())
+    return ended
+
+
+def run(name: str, environment: dict[str, str], said: Path) -> Done:
+    """Run a part, and print what it said."""
+    began = time.monotonic()
+    with said.open("wb") as file:
+        codes = [
+            subprocess.run(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False
+            ).returncode
+            for command in PARTS[name].commands
+        ]
+    done = Done(name=name, seconds=time.monotonic() - began, codes=codes)
+    text = said.read_text(encoding="utf-8", errors="replace")
+    print(f"\n── {name} {'─' * (60 - len(name))}\n{text}", flush=True)
+    return done
 
 
 if __name__ == "__main__":

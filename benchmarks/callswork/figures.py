@@ -24,6 +24,7 @@ class Samples:
     map_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])  # `map_count` no-ops by one map
     single_s: dict[str, list[list[float]]] = field(default_factory=dict[str, list[list[float]]])  # rounds of calls
     arrays_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    arrays_cpu_s: dict[str, dict[str, list[float]]] = field(default_factory=dict[str, dict[str, list[float]]])
     cold_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     naps_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     import_ms: list[float] = field(default_factory=list[float])
@@ -125,6 +126,9 @@ def _arrays(samples: Samples) -> list[Row]:
         rates = [samples.array_count * ARRAY_MB / s for s in ours]
         note = f"{samples.array_count} random arrays of {ARRAY_MB:.0f} MB, each plus one; {way}"
         found.append(median(f"calls.arrays_{name}_mb_per_s", rates, "MB/s each way", note=note))
+        for part, spent_s in samples.arrays_cpu_s.get(who, {}).items():
+            spent_ms = [1000 * s / samples.array_count for s in spent_s]
+            found.append(median(f"calls.arrays_{name}_cpu_ms_{_key(part)}", spent_ms, "ms/array", note="all threads"))
         if ray:
             rate = statistics.median(samples.array_count * ARRAY_MB / s for s in ray)
             note = f"Ray: {figure(rate)} MB/s each way, in shared memory of this machine"
@@ -162,7 +166,7 @@ def _rest(samples: Samples) -> list[Row]:
     for name, spent_s in samples.cpu_s.items():
         note = f"of a map of {samples.cpu_count:,} no-op calls, all threads"
         value = 1e6 * spent_s / samples.cpu_count
-        found.append(Row(name=f"calls.cpu_us_{name.replace(' ', '_')}", value=value, unit="us/call", note=note))
+        found.append(Row(name=f"calls.cpu_us_{_key(name)}", value=value, unit="us/call", note=note))
     return found
 
 
@@ -185,6 +189,10 @@ def _peers(samples: Samples) -> list[Row]:
 
 def _flat(rounds: Sequence[Sequence[float]]) -> list[float]:
     return [each for part in rounds for each in part]
+
+
+def _key(part: str) -> str:
+    return part.replace(" ", "_")
 
 
 def _word(who: str) -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks.callswork.rival import CallsFailed
 from benchmarks.home import Home
@@ -16,16 +17,18 @@ from gpulayer.protocol.endpoint import read_endpoint
 _READY_S = 60.0
 
 
-def start(home: Home, *, slots: int) -> None:
-    """Start both in the folders of `home`, which ends them; returns once the worker is connected."""
+def start(home: Home, *, slots: int) -> Path:
+    """Start both in the folders of `home`, which ends them; the worker's folder, once it is connected."""
     _launch(home, "gpulayer_server", "--data", str(home.data))
     _until(lambda: read_endpoint(home.data) is not None, "the control plane to listen")
     api = Api(home.endpoint)
     try:
         token = api.ask(asks.new_token("join", single_use=True, expires_s=600.0)).token
-        where = ("--data", str(home.root / "joined"), "--name", "joined", "--slots", str(slots), "--warm", "0")
+        folder = home.root / "joined"
+        where = ("--data", str(folder), "--name", "joined", "--slots", str(slots), "--warm", "0")
         _launch(home, "gpulayer_worker", "join", home.endpoint.url, "--token", token, *where)
         _until(lambda: any(worker.connected for worker in api.workers()), "the worker to join")
+        return folder
     finally:
         api.close()
 

@@ -1,11 +1,13 @@
-"""Ours, through the public functions. `python -m benchmarks.callswork.ours`, with GPULAYER_DATA in its environment."""
+"""Ours, through the public functions. `python -m benchmarks.callswork.ours WORKER`, GPULAYER_DATA in its environment."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,7 +22,9 @@ class Ours:
 
     version = gl.__version__
 
-    def __init__(self):
+    def __init__(self, worker: Path):
+        """`worker`: the data folder of its only worker."""
+        self._worker = worker
         self._remote: dict[Function, Any] = {}
 
     def map(self, function: Function, items: Sequence[Any], batch: int) -> Sequence[Any]:
@@ -40,10 +44,10 @@ class Ours:
         """Of the control plane, the worker (keeper and agent), its runners, and this process as the client."""
         spent = {"control plane": 0.0, "worker": 0.0, "runners": 0.0, "client": time.process_time()}
         endpoint = read_endpoint(data_folder())
-        if endpoint is None:
-            raise RuntimeError(f"no control plane was started in {data_folder()}")
+        if endpoint is None or not (self._worker / "keeper.json").exists():
+            return spent  # it is started with the first call
         spent["control plane"] = _cpu_s(psutil.Process(endpoint.pid))
-        keeper = psutil.Process(json.loads((data_folder() / "worker" / "keeper.json").read_bytes())["pid"])
+        keeper = psutil.Process(json.loads((self._worker / "keeper.json").read_bytes())["pid"])
         spent["worker"] = _cpu_s(keeper)
         for process in keeper.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -60,4 +64,4 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 if __name__ == "__main__":
-    serve(Ours)
+    serve(lambda: Ours(Path(sys.argv[1])))

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-_ANSWER_S = 300.0
-_END_S = 60.0
+_ANSWER_S = 180.0
+_END_S = 30.0
 
 
 class CallsFailed(RuntimeError):
@@ -58,7 +58,7 @@ class Rival:
             self.close()
             raise
 
-    def ask(self, do: str, **request: object) -> dict[str, Any]:
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
         """One piece of work, and what it says of it."""
         if self._process.stdin is None:
             raise CallsFailed(f"{self.name}'s input is closed")
@@ -85,7 +85,7 @@ class Rival:
         return lines[-1] if lines else "no word from it"
 
     def close(self) -> None:
-        """Let it end by itself; what is left of it after a minute, and then of its children, is killed."""
+        """Let it end by itself; what is left of it after half a minute, and then of its children, is killed."""
         if self._process.returncode is not None:
             return
         children: list[psutil.Process] = []

@@ -63,15 +63,25 @@ def _answer(answers: Any, body: dict[str, Any]) -> None:
     answers.flush()
 
 
+def _mapped(
+    contestant: Contestant, function: Function, items: Sequence[Any], batch: int = 1
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The results of one map, and what it took: seconds, and CPU seconds by part."""
+    gc.collect()
+    before = contestant.cpu_s()
+    began = time.perf_counter()
+    results = contestant.map(function, items, batch)
+    seconds = time.perf_counter() - began
+    spent = {name: now - before.get(name, 0.0) for name, now in contestant.cpu_s().items()}
+    return results, {"seconds": seconds, "cpu_s": spent}
+
+
 def _noops(contestant: Contestant, functions: Any, *, count: int, batch: int = 1) -> dict[str, Any]:
     """`count` no-op calls by one map."""
-    gc.collect()
-    began = time.perf_counter()
-    results = contestant.map(functions.noop, range(count), batch)
-    seconds = time.perf_counter() - began
+    results, answer = _mapped(contestant, functions.noop, range(count), batch)
     if list(results) != list(range(count)):
         raise WrongResult(f"{len(results)} results of {count} no-op calls are not what went in")
-    return {"seconds": seconds}
+    return answer
 
 
 def _singles(contestant: Contestant, functions: Any, *, count: int) -> dict[str, Any]:
@@ -93,30 +103,18 @@ def _arrays(contestant: Contestant, functions: Any, *, count: int, seed: int) ->
 
     source = np.random.default_rng(seed)
     arrays = [source.random((500, 500)) for _ in range(count)]
-    gc.collect()
-    began = time.perf_counter()
-    results = contestant.map(functions.plus_one, arrays, 1)
-    seconds = time.perf_counter() - began
+    results, answer = _mapped(contestant, functions.plus_one, arrays)
     if len(results) != count or not all(np.array_equal(b, a + 1) for a, b in zip(arrays, results, strict=True)):
         raise WrongResult(f"{len(results)} results of {count} arrays are not the arrays plus one")
-    return {"seconds": seconds}
+    return answer
 
 
 def _naps(contestant: Contestant, functions: Any, *, lengths: list[float]) -> dict[str, Any]:
     """Calls of uneven lengths by one map."""
-    began = time.perf_counter()
-    results = contestant.map(functions.nap, lengths, 1)
-    seconds = time.perf_counter() - began
+    results, answer = _mapped(contestant, functions.nap, lengths)
     if list(results) != lengths:
         raise WrongResult("the naps did not return their lengths")
-    return {"seconds": seconds}
-
-
-def _cpu(contestant: Contestant, functions: Any, *, count: int) -> dict[str, Any]:
-    """CPU seconds that a large map took, by part."""
-    before = contestant.cpu_s()
-    _noops(contestant, functions, count=count)
-    return {"cpu_s": {name: spent - before.get(name, 0.0) for name, spent in contestant.cpu_s().items()}}
+    return answer
 
 
 _WORK: dict[str, Callable[..., dict[str, Any]]] = {
@@ -124,5 +122,4 @@ _WORK: dict[str, Callable[..., dict[str, Any]]] = {
     "singles": _singles,
     "arrays": _arrays,
     "naps": _naps,
-    "cpu": _cpu,
 }

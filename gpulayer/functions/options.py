@@ -66,9 +66,6 @@ class Options:
         own = {name: value for name, value in given.items() if name in Wishes.__annotations__}
         placement = {name: value for name, value in given.items() if name not in own}
         known_keywords(function, placement)
-        if isinstance(placement.get("frameworks"), Mapping):
-            versions: Mapping[str, str] = placement["frameworks"]
-            placement["frameworks"] = tuple(f"{name}{wanted}" for name, wanted in versions.items())
         merged = replace(self, **own, needs=replace(self.needs, **placement))
         return replace(merged, requirements=_requirements(merged.needs), memory_limit_bytes=_checked(merged))
 

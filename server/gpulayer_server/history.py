@@ -13,6 +13,7 @@ from typing import Protocol
 from gpulayer.protocol.types import JobView, Problem
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Settings
+from gpulayer_server.maphistory import MapHistory
 from gpulayer_server.store.database import Store
 from gpulayer_server.store.rows import Op
 from gpulayer_server.store.streams import Streams
@@ -46,16 +47,20 @@ class History:
         self._store = store
         self._streams = streams
         self._settings = settings
+        self._maps = MapHistory(shell, store, settings)
         self._looked_at = 0.0  # when jobs were last looked for that are too old
         self.going: set[str] = set()  # jobs of which the rows are about to go: nobody may count on them any more
 
     def look(self, now: float) -> None:
         """Drop the next ones, if there are any; a call does little."""
-        if self.going:
+        if self.going or self._maps.busy:
             return
         old = self._old(now)
         if not old:
+            self._maps.look(now)
             return
+        if self._maps.drop_of(job.n for job in old):
+            return  # the jobs go once their maps have
         self.going = {job.id for job in old}
         attempts = [name for job in old for name in self._store.attempt_names(job.n)]
         statements = ("drop_labels", "drop_attempts", "drop_tasks", "drop_end", "drop_job")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
+from msgspec.structs import replace
+
 from gpulayer.protocol.calls import MapView
-from gpulayer_server.core.calls.views import map_view, stored_map
+from gpulayer.protocol.types import State
+from gpulayer_server.core.calls.views import map_view, stored_map, view_of
 from gpulayer_server.core.events import ArgsRow
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.store.database import Store
@@ -60,6 +63,20 @@ class MapReading:
         parts = split_id(name)
         n = self.store.n_of(parts[0]) if parts is not None else None
         return (n, parts[1]) if parts is not None and n is not None else None
+
+    def waiting_map_views(self, names: Iterable[str]) -> list[MapView]:
+        """Those of these maps that wait, with why: what is one job's is looked at once."""
+        told: dict[str, MapView] = {}
+        views: list[MapView] = []
+        for name in names:
+            of = self.plane.calls.maps.get(name)
+            if of is None or of.row.state is not State.QUEUED or of.pool.ready:
+                continue
+            why = told.get(of.row.job)
+            if why is None:
+                why = told[of.row.job] = view_of(self.plane, of)
+            views.append(replace(stored_map(of.row, why.nearest), reasons=why.reasons, progress=why.progress))
+        return views
 
     def args(self, name: str, first: int, count: int) -> list[ArgsRow]:
         """The arguments of calls of a map, as they are stored."""

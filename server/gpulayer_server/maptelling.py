@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gpulayer.protocol.calls import CallRun, MapView
-from gpulayer.protocol.types import State
 from gpulayer_server.core.events import Effects
 
 _NEWS_S = 0.1  # the fleet changes often: those who wait are told why at most so often
@@ -28,9 +27,9 @@ class MapListener(Protocol):
 class MapTelling:
     """Owns who follows which map. Used on the loop's thread."""
 
-    def __init__(self, view: Callable[[str], MapView | None]):
-        """`view`: a map as it is now."""
-        self._view = view
+    def __init__(self, waiting: Callable[[Iterable[str]], Sequence[MapView]]):
+        """`waiting`: those of some maps that wait, as they are now."""
+        self._waiting = waiting
         self._news: asyncio.TimerHandle | None = None
         self.followers: dict[str, dict[MapListener, None]] = {}  # by map
         self._by_job: dict[str, dict[MapListener, None]] = {}
@@ -91,8 +90,6 @@ class MapTelling:
     def _tell_waiting(self) -> None:
         """The fleet changed: those who follow a waiting map see its reasons anew."""
         self._news = None
-        for name in list(self.followers):
-            view = self._view(name)
-            if view is not None and view.state is State.QUEUED and view.reasons:
-                self.changed(name, view)
+        for view in self._waiting(list(self.followers)):
+            self.changed(view.id, view)
         self.flush()

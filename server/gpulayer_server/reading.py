@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from gpulayer.protocol.types import TERMINAL, AttemptView, JobView, State, TaskView
 from gpulayer_server.clock import Clock
 from gpulayer_server.core.explaining import Why
@@ -97,7 +99,10 @@ class Reading(MapReading):
         return job_view(self.plane, live) if live is not None else self._as_stored(stored)
 
     def _as_stored(self, stored: Stored) -> JobView:
-        return summary(stored.job, stored.task, stored.state, stored.tally, names_of_workers(self.plane))
+        view = summary(stored.job, stored.task, stored.state, stored.tally, names_of_workers(self.plane))
+        if stored.job.spec.calls is not None and view.calls is None:
+            view = replace(view, calls=self.store.maps.count(stored.job.n, over=stored.job.state is not None))
+        return view
 
     def task_views(self, name: str) -> list[TaskView] | None:
         """The tasks of a job by index, ascending. None: there is no such job."""

@@ -34,6 +34,7 @@ from gpulayer_server.reading import Reading
 from gpulayer_server.retention import Retention
 from gpulayer_server.sending import Sending, WorkerLink
 from gpulayer_server.settings import read_settings
+from gpulayer_server.specs import Specs
 from gpulayer_server.store.committer import Committer
 from gpulayer_server.store.database import Store, StoreError
 from gpulayer_server.store.rows import Op, encoded
@@ -69,12 +70,13 @@ class Shell(Reading):
         self.partials = Partials(self.blobs)
         self.epoch = self.store.raise_epoch()
         self._calls = CallsData(self.args)
+        self.specs = Specs()
         self._drop_args: list[Op] = []  # of maps that ended, at the next tick
         self.plane = self._load(names=0)
         self.links: dict[int, WorkerLink] = {}
         self._sending = Sending(self.links, self._calls, self.streams)
         self._telling = Telling(self)
-        self.maps = MapTelling(self.map_view)
+        self.maps = MapTelling(self.waiting_map_views)
         self._garbage = Garbage()
         self._history = History(self, self.store, self.streams, self.settings)
         self.clients: set[object] = set()  # the clients that are connected: an embedded control plane stays for them

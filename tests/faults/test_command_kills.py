@@ -61,12 +61,13 @@ class Stage:
         self.bundle = self.bench.bundle(source)
 
     def submit(self, key: str) -> str:
-        """A command that notes its pid, has a file beside it, writes line by line and leaves a file; its job.
+        """A command that writes line by line, notes its pid, has a file beside it and leaves a file; its job.
 
         '' where nobody answers: whoever asks again with the same key gets the same job.
         """
         line = (
-            f"echo $$ >> {self.runs}; n=0; while [ $n -lt {LINES} ]; do echo line $n; n=$((n+1)); sleep 0.03; done; "
+            f"echo line 0; echo $$ >> {self.runs}; "  # whoever finds its pid may kill it at once
+            f"n=1; while [ $n -lt {LINES} ]; do echo line $n; n=$((n+1)); sleep 0.03; done; "
             f"cat beside.txt > made.txt; echo {key} >> made.txt; exit {EXIT_CODE}"
         )
         command = {"bundle": self.bundle, "output_globs": ("made.txt",)}

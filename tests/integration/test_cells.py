@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.deployment import Deployment
 from tests.support.notebook import Notebook, Result, comparable
+from tests.support.processes import until
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -174,6 +175,8 @@ def test_of_200_mb_head_and_tail_are_shown_and_all_is_kept(deployment: Deploymen
     code = "line = 'x' * 99 + '\\n'\nfor n in range(200):\n    print(f'block {n}')\n    print(line * 10_000, end='')"
     result = notebook.run(f"%%gpulayer\n{code}", timeout_s=110)
     shown = result.text()
+    # the cell ends a commit before its job does
+    until(lambda: deployment.api.jobs(limit=1)[0].terminal, "the job's end")
     job = deployment.api.jobs(limit=1)[0]
     assert shown.startswith("block 0\n")
     assert shown.endswith("x\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -186,4 +187,4 @@ def test_in_a_terminal_quiet_leaves_stderr_empty(deployment: Deployment) -> None
     ended = run_in_terminal(deployment, script)
     assert ended.stderr == ""
     assert ended.stdout.startswith("1\n")
-    assert "✓" in ended.stdout
+    assert re.search("[✓●]  ", ended.stdout)  # the cell ends a commit before its job does

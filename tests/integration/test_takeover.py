@@ -120,8 +120,8 @@ def test_a_running_cell_shows_all_of_its_output_over_a_take_over(stage: Stage, n
     first, _, rest = result.text().partition("2\n")
     dots, _, last = rest.partition("\n")
     assert (first, set(dots), last) == ("0\n1\n", {"."}, "end\n")
-    jobs = deployment.api.jobs()
-    assert [(job.state, job.attempts) for job in jobs] == [(State.SUCCEEDED, 1)]
+    until(lambda: all(job.terminal for job in deployment.api.jobs()), "the job's end")
+    assert [(job.state, job.attempts) for job in deployment.api.jobs()] == [(State.SUCCEEDED, 1)]
     assert notebook.run("%%gpulayer --session s\nn").data("text/plain") == ["2"]  # the session went on too
 
 

@@ -72,7 +72,9 @@ def test_stop_and_a_session(notebook: Notebook, on: str) -> None:
 
 def test_nothing_is_left_of_a_cell(deployment: Deployment, notebook: Notebook, on: str) -> None:
     code = "import subprocess\np = subprocess.Popen(['sleep', '86397'], start_new_session=True)\nprint(p.pid)"
-    before = {worker.name: worker.slots_free for worker in deployment.api.workers()}
+    for session in deployment.api.sessions():
+        deployment.api.release(session.name)
+    until(lambda: all(worker.slots_free == worker.slots for worker in deployment.api.workers()), "the slots")
     pid = int(notebook.run(f"%%gpulayer {on}\n{code}").text())
-    until(lambda: {w.name: w.slots_free for w in deployment.api.workers()} == before, "the slot")
+    until(lambda: all(worker.slots_free == worker.slots for worker in deployment.api.workers()), "the slot")
     assert "sleep 86397" not in command_line(pid)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from gpulayer.protocol.calls import CallsDone, CallsReturned
 from gpulayer.protocol.messages import (
     Assign,
     Finished,
@@ -30,15 +31,23 @@ from tests.simulation.machine import Kernel, Machine
 from tests.simulation.network import End, Network
 from tests.simulation.notes import alone, held_in, late_events, record_of
 from tests.simulation.plans import Plan
+from tests.simulation.runnerrun import RunnerRun
 from tests.simulation.simulator import Call, Process, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.controlplane import ControlPlane
 
 _TICK_S = 1.0
-_NEVER_AGAIN = (Hello, Heartbeat, Sampled, InventoryChanged)  # what they said is not so any more
+#: What they said is not so any more, or counts each time.
+_NEVER_AGAIN = (Hello, Heartbeat, Sampled, InventoryChanged, CallsDone, CallsReturned)
 _OF_HELD = (Started, Finished, Progress, Released)
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 5.0
+
+
+def _is_runner(of: link.Link, message: WorkerMessage) -> bool:
+    """Whether a word is of an attempt that runs calls."""
+    held = of.held.get(getattr(message, "attempt", ""))
+    return held is not None and held.calls is not None
 
 
 class Agent(Process):
@@ -105,7 +114,7 @@ class Agent(Process):
     def _take_up(self, held: link.Held) -> None:
         assign = held.assign
         if held.outcome is not None:
-            run = self.runs[assign.attempt] = CellRun(self, assign)
+            run = self.runs[assign.attempt] = self._run(assign)
             run.clean_up_after(self.machine.noted.get(assign.attempt))
             return
         if (
@@ -272,7 +281,8 @@ class Agent(Process):
             said_with = self._told.setdefault((type(message), message.attempt), self._event_n)
             if said_with != self._event_n:
                 raise Violation(f"{self.name} says {message} twice after one welcome")
-        if not (isinstance(message, (Started, Progress)) and self._happens(self.plan.forgotten_words)):
+        careless = isinstance(message, (Started, Progress)) and self._happens(self.plan.forgotten_words)
+        if not careless or _is_runner(self.link, message):  # who has begun gets its calls by that word
             self.outgoing.append(message)
 
     def _act(self, effect: link.Effect) -> None:
@@ -288,6 +298,10 @@ class Agent(Process):
                 self._must_live(name).kill(why)
             case link.CloseSession(session=name):
                 self._close_session(name)
+            case link.RunCalls() | link.LetGo() | link.GiveBackCalls() | link.DropMap() | link.WindDown():
+                run = self.runs.get(effect.attempt)
+                if isinstance(run, RunnerRun):
+                    run.follow(effect)
             case link.Reconnect(reason=reason):
                 self._reconnect(reason)
             case link.Stop(reason=reason, refused=refused):
@@ -338,8 +352,11 @@ class Agent(Process):
             files.pop(name, None)
 
     def _start(self, assign: Assign) -> None:
-        run = self.runs[assign.attempt] = CellRun(self, assign)
+        run = self.runs[assign.attempt] = self._run(assign)
         run.start()
+
+    def _run(self, assign: Assign) -> CellRun:
+        return CellRun(self, assign) if assign.spec.calls is None else RunnerRun(self, assign)
 
     # ---------------------------------------------------------------- sessions
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from random import Random
 
 from tests.simulation.agent import Agent
+from tests.simulation.callers import Caller, draw_faults, draw_maps
 from tests.simulation.clients import Client
 from tests.simulation.machine import Machine
-from tests.simulation.plans import draw_plan
+from tests.simulation.plans import Plan, draw_plan
 from tests.simulation.simulator import Process
 from tests.simulation.world import World
 
@@ -39,6 +40,10 @@ class Chaos:
             "give_up": self._give_up,
             "sick": self._sick,
             "stranger_process": self._stranger_process,
+            "cancel_map": self._cancel_map,
+            "call_again": self._call_again,
+            "let_runners_go": self._let_runners_go,
+            "cancel_runners": self._cancel_runners,
         }
         self._clock = Process(world.outside.host)
 
@@ -49,6 +54,8 @@ class Chaos:
             self._plan(kind, mean_s)
         for n in range(plan.jobs.count):
             self._clock.after(plan.chaos_s * self.random.random() ** 2, self._submit, n)
+        for n in range(plan.maps.count):
+            self._clock.after(plan.chaos_s * self.random.random() ** 2, self._call, n)
         self._clock.after(1.0, self._heal_crashes)
 
     def stop(self) -> None:
@@ -200,10 +207,48 @@ class Chaos:
             if self.random.random() < 0.5:
                 client.cancel(key, give_up=True)
 
+    # ---------------------------------------------------------------- those who call functions
+
+    def _caller(self) -> Caller:
+        return self.random.choice(self.world.callers)
+
+    def _call(self, n: int) -> None:
+        key = f"map{n}"
+        self._caller().call(key, *self.world.plan.maps.draw(self.random, key))
+
+    def _cancel_map(self) -> None:
+        caller = self._caller()
+        if caller.wishes:
+            caller.cancel(self.random.choice(list(caller.wishes)))
+
+    def _call_again(self) -> None:
+        caller = self._caller()
+        if caller.wishes:
+            caller.ask(self.random.choice(list(caller.wishes)))
+
+    def _let_runners_go(self) -> None:
+        caller = self._caller()
+        for job in caller.jobs()[-1:]:
+            caller.let_go(job)
+
+    def _cancel_runners(self) -> None:
+        caller = self._caller()
+        for job in caller.jobs()[-1:]:
+            caller.cancel_job(job, give_up=self.random.random() < 0.3)
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed. What is drawn of calls changes nothing of the rest."""
+    plan, rng = draw_plan(Random(f"plan {seed}")), Random(f"maps 481 {seed}")
+    plan.maps = draw_maps(rng)
+    if plan.maps.count:
+        plan.faults |= draw_faults(rng)
+    return plan
+
 
 def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> int:
     """Run the world of a seed to its end; returns the number of events. Raises whatever went wrong."""
-    world = World(seed, draw_plan(Random(f"plan {seed}")), trace)
+    world = World(seed, plan_of(seed), trace)
     try:
         chaos = Chaos(world)
         world.start()

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpulayer.protocol.types import State
 from gpulayer_server.core.plane import Plane
-from gpulayer_server.core.state import Attempt, Job, Session, Worker
+from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from tests.simulation.comparingcalls import known_of_calls, unfounded_calls
 
 _AHEAD = 64  # at most so many may wait on a worker
 
@@ -22,6 +23,7 @@ def unfounded(plane: Plane) -> str:
         *_workers(plane),
         *_sessions(plane),
         *_attempts(plane),
+        *unfounded_calls(plane),
     ):
         return problem
     return ""
@@ -65,7 +67,7 @@ def _gang(plane: Plane, job: Job) -> Iterator[str]:
 def _tasks(plane: Plane) -> Iterator[str]:
     for task in plane.tasks.values():
         waits = plane.jobs[task.job].waits_for
-        held_back = waits or _taken_back(plane.jobs[task.job])
+        held_back = waits or _taken_back(plane.jobs[task.job]) or _not_yet(plane.jobs[task.job], task)
         if (task.state is State.QUEUED and not held_back) != (task.id in plane.queue):
             yield f"task {task.id} is {task.state.value}, in the queue: {task.id in plane.queue}"
         attempt = task.attempt
@@ -80,6 +82,11 @@ def _tasks(plane: Plane) -> Iterator[str]:
 def _taken_back(job: Job) -> bool:
     """Whether a gang waits for those of its tasks that workers have: one of it could not begin."""
     return job.spec.gang and any(task.state is not State.QUEUED for task in job.tasks)
+
+
+def _not_yet(job: Job, task: Task) -> bool:
+    """Whether a runner is to be had a while after another one could not be."""
+    return job.pool is not None and task.id in job.pool.later
 
 
 def _queue(plane: Plane) -> Iterator[str]:
@@ -180,7 +187,9 @@ def differences(one: Plane, other: Plane) -> str:
 
 def _known(plane: Plane) -> dict[str, Any]:
     """What a plane knows, without what ends with its process."""
-    known: dict[str, Any] = {"last job": plane.last_job_n, "queue": list(plane.queue)}
+    later = [name for pool in plane.calls.by_job.values() for name in pool.later]  # that is not stored
+    queue = sorted([*plane.queue, *later], key=lambda name: _order(plane, name))
+    known: dict[str, Any] = {"last job": plane.last_job_n, "queue": queue, **known_of_calls(plane)}
     known["ended"], known["named"] = plane.ended, plane.named
     known["keys"] = {key: name for key, name in plane.keys.items() if name not in plane.done}
     known["ended sessions"] = dict(plane.ended_sessions)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.messages import (
     Ack,
     EndSession,
@@ -40,11 +41,12 @@ from gpulayer_server.core.views import job_view, stored_view
 from gpulayer_server.store.database import Store, StoreError
 from gpulayer_server.store.rows import Op, encoded
 from gpulayer_server.store.streams import StreamGap, Streams
+from tests.simulation.callsout import maps_of, tell_maps, with_arguments
 from tests.simulation.network import End, Network
 from tests.simulation.simulator import Host, Process, Violation
 from tests.simulation.truth import Truth, keys
 
-Reply = Callable[[JobView | Problem | None], None]
+Reply = Callable[[Any], None]
 
 TICK_S = 0.5
 LOCAL_S = 30.0  # a local worker is expected so long
@@ -54,12 +56,13 @@ BROKEN: list[Op] = [("put_task", ())]  # a unit that SQLite refuses
 class Unit:
     """One event's effects, and the views of the jobs and tasks that it changed, as they were then."""
 
-    __slots__ = ("commits", "effects", "views")
+    __slots__ = ("commits", "effects", "maps", "views")
 
-    def __init__(self, effects: Effects, commits: bool, views: list[tuple[str, JobView]]):
+    def __init__(self, effects: Effects, commits: bool, views: list[tuple[str, JobView]], maps: list[MapView]):
         self.effects = effects
         self.commits = commits
         self.views = views
+        self.maps = maps
 
 
 class ServerSocket:
@@ -240,7 +243,7 @@ class ControlPlane(Process):
         if effects.jobs:
             names = {worker.id: worker.name for worker in self.plane.workers.values()}
             views = [(key, stored_view(job, names, index)) for job in effects.jobs.values() for key, index in keys(job)]
-        unit = Unit(effects, bool(ops), views)
+        unit = Unit(effects, bool(ops), views, maps_of(self.plane, effects))
         if not ops and not self.outbox:
             self._release(unit)
             return
@@ -375,7 +378,7 @@ class ControlPlane(Process):
     def _send(self, unit: Unit) -> None:
         batches: dict[int, list[ServerMessage]] = {}
         for conn, message in unit.effects.sends:
-            batches.setdefault(conn, []).append(message)
+            batches.setdefault(conn, []).append(with_arguments(self.store, message))
         for conn, messages in batches.items():
             socket = self.links.get(conn)
             if socket is not None:
@@ -386,6 +389,7 @@ class ControlPlane(Process):
             if isinstance(answer, JobView) and self.store.job(answer.id) is None:
                 raise Violation(f"{answer.id} is answered, and not in the store")
             self._requests.pop(request)(answer)
+        tell_maps(self.truth.calls, unit.effects, unit.maps)
         for key, view in unit.views:
             self.truth.told(key, view)
         if not self.outbox:

@@ -25,6 +25,10 @@ def unfinished(world: World) -> str:
 
 
 def _unanswered(world: World) -> Iterator[str]:
+    for caller in world.callers:
+        for wish in caller.wishes.values():
+            if wish.open:
+                yield f"map {wish.key} of {caller.owner} was never taken"
     for client in world.clients:
         for wanted in client.wanted.values():
             if wanted.job is None:
@@ -41,8 +45,10 @@ def _unfinished_jobs(world: World) -> Iterator[str]:
         session = plane.session_of.get(job.session_key) if job.session_key else None
         stuck_in_session = session is not None and session.worker in dead and task.state is State.QUEUED
         on_dead = task.attempt is not None and task.attempt.worker in dead
-        if not (stuck_in_session or (on_dead and (task.terminal or job.spec.retries == 0))):
+        if not (stuck_in_session or (on_dead and (task.terminal or not job.spec.leased))):
             yield f"task {task.id} is {task.state.value}, attempt {task.attempt}"
+    for of in plane.maps.values():
+        yield f"map {of.row.id} is {of.row.state.value}: {of.waiting.count} calls wait, {of.held} are held, {len(of.put_off)} put off"
 
 
 def _still_held(world: World) -> Iterator[str]:
@@ -63,7 +69,9 @@ def check_end(world: World) -> None:
     """Everything that was promised was kept. Raises `Violation`."""
     store = world.control_plane.store
     truth = world.truth
-    for name in truth.job_of_key.values():
+    truth.calls.check(store)
+    jobs = {view.job for view in truth.calls.views.values()}
+    for name in (*truth.job_of_key.values(), *sorted(jobs)):
         job = store.job(name)
         if job is None:
             raise Violation(f"job {name} was answered, and is not in the store")
@@ -77,11 +85,13 @@ def check_end(world: World) -> None:
 def _check_whole_job(job: Job) -> None:
     """How it ended follows from how its tasks ended."""
     states = {task.state for task in job.tasks}
-    well = states == {State.SUCCEEDED}
+    well = states == {State.SUCCEEDED} if job.spec.calls is None else job.state is State.SUCCEEDED
     if job.state is not None and (well != (job.state is State.SUCCEEDED) or not states <= TERMINAL):
         raise Violation(f"{job.id} ended as {job.state}, its tasks as {states}")
     if job.state is None and states <= TERMINAL:
         raise Violation(f"all tasks of {job.id} have ended, and the store does not say so")
+    if job.spec.calls is not None:
+        return
     if [task.index for task in job.tasks] != list(job.spec.indices):
         raise Violation(f"{job.id} has tasks {[task.index for task in job.tasks]}, and should have {job.spec.indices}")
 
@@ -108,9 +118,9 @@ def _check_task(world: World, job: Job, task: Task, view: JobView) -> None:
 def _check_cause(truth: Truth, job: Job, task: Task, view: JobView) -> None:
     """A task ends as it does for a reason."""
     lost = view.state is State.FAILED and view.end_offset is None
-    if lost and job.spec.retries == 0 and job.id not in truth.given_up and view.attempt not in truth.damaged:
+    if lost and not job.spec.leased and job.id not in truth.given_up and view.attempt not in truth.damaged:
         raise Violation(f"{task.id} was lost without a cause: {view}")
-    if lost and task.lost <= job.spec.retries and not task.cancel_wanted:
+    if lost and task.lost <= job.spec.retries and not task.cancel_wanted and job.spec.calls is None:
         raise Violation(f"{task.id} was lost, and a retry was left: {view}")
     problem = view.outcome.problem if view.outcome else ""
     if problem == LATE:

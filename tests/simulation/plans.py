@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from gpulayer.protocol.types import JobSpec
+from tests.simulation.callers import Maps
 from tests.simulation.clients import spec
 from tests.simulation.network import Weather
 
@@ -100,6 +101,7 @@ class Plan:
     weather: Weather = field(default_factory=Weather)
     chaos_s: float = 100.0
     jobs: Jobs = field(default_factory=Jobs)
+    maps: Maps = field(default_factory=Maps)
     faults: dict[str, float] = field(default_factory=dict)
     commit_s: float = 0.01  # the longest time of a commit
     failing_commits: float = 0.0

@@ -16,6 +16,7 @@ from gpulayer_server.core.state import Attempt, Job, Task
 from gpulayer_server.core.views import stored_view
 from gpulayer_server.scheduling.match import unmet
 from gpulayer_server.store.database import Store
+from tests.simulation.callstruth import CallsTruth
 from tests.simulation.comparing import differences, unfounded
 from tests.simulation.deciding import wrong
 from tests.simulation.machine import Machine, Program
@@ -58,6 +59,7 @@ class Truth:
         self.released: set[tuple[str, str]] = set()  # sessions that a client let go of
         self._local_until = 0.0  # by the control plane's clock: a local worker is being started
         self._told_since: dict[str, JobView] = {}  # since the last look into the store
+        self.calls = CallsTruth(sim)
 
     # ---------------------------------------------------------------- programs
 
@@ -85,6 +87,11 @@ class Truth:
         if any(other.live for other in others[:-1]):
             self.doubled.append(job)
             self._check_doubled(job)
+
+    def replaced(self, program: Program) -> None:
+        """A runner of the same attempt, after one that died."""
+        self.programs[program.attempt] = program
+        self.of_task[self.key_of(program)][-1] = program
 
     def key_of(self, program: Program) -> str:
         """The key of a program's job, or of its task, if that is one of many."""
@@ -187,7 +194,12 @@ class Truth:
         if view.attempts > _MOST_ATTEMPTS:
             raise Violation(f"job {view.id} is assigned again and again: {view}")
         problem = view.outcome.problem if view.outcome else ""
-        if view.state is State.FAILED and problem.startswith("its lease ended") and view.attempts <= 1:
+        if (
+            view.state is State.FAILED
+            and problem.startswith("its lease ended")
+            and view.attempts <= 1
+            and view.kind != "calls"
+        ):
             raise Violation(f"job {view.id} failed with its first lease: {view}")
         if before is not None and before.attempts > view.attempts:
             raise Violation(f"job {view.id} had {before.attempts} attempts, and now {view.attempts}")
@@ -199,9 +211,9 @@ class Truth:
         self.views[key] = self._told_since[key] = view
 
     def _told_as_a_whole(self, before: JobView | None, view: JobView) -> None:
-        if sum(view.tasks.values()) != self.arrays[view.id]:
+        if view.kind != "calls" and sum(view.tasks.values()) != self.arrays[view.id]:
             raise Violation(f"job {view.id} has {self.arrays[view.id]} tasks, and is told to have {view.tasks}")
-        if before is not None and before.terminal and before != view:
+        if before is not None and before.terminal and _lasting(before) != _lasting(view):
             raise Violation(f"job {view.id} was told to be {before}, and now {view}")
         if view.terminal != {*view.tasks}.issubset({state.value for state in TERMINAL}):
             raise Violation(f"job {view.id} is told to be {view.state.value}, with {view.tasks}")
@@ -230,6 +242,7 @@ class Truth:
             if stored.attempts < view.attempts or (view.cancelling and not task.cancel_wanted):
                 raise Violation(f"told: {view}, stored: {stored}")
         self._told_since.clear()
+        self.calls.rebuilt(store)
         self.check_plane(plane)
 
     # ---------------------------------------------------------------- the plane itself
@@ -240,7 +253,8 @@ class Truth:
             self.after[job.id] = job.spec.after
             self.arrays.pop(job.id, None)
             if job.many:
-                self.arrays[job.id] = len(job.spec.indices)
+                self.arrays[job.id] = len(job.tasks)
+        self.calls.decided(plane, effects)
         self._check_local(event, effects, clock)
         problem = wrong(plane, event, effects, clock, local_until=self._local_until)
         if problem:
@@ -329,5 +343,5 @@ def _stored(store: Store, key: str, view: JobView) -> tuple[Task, JobView]:
 
 
 def _lasting(view: JobView) -> JobView:
-    """A view without what is not stored: how far a start has come, and the worker's name of today."""
-    return replace(view, progress="", worker=None)
+    """A view without what is not stored: how far a start has come, the worker's name of today, the count of calls."""
+    return replace(view, progress="", worker=None, calls=None)

@@ -13,6 +13,7 @@ from gpulayer.protocol.types import Device
 from gpulayer_server.core.state import Settings
 from gpulayer_server.store.database import Store
 from tests.simulation.agent import Agent
+from tests.simulation.callers import Caller
 from tests.simulation.clients import Client
 from tests.simulation.controlplane import ControlPlane
 from tests.simulation.ending import check_end, unfinished
@@ -59,6 +60,7 @@ class World:
             agent.crash_and_return = partial(self.crash_agent, agent, 1.0)
         outside = Host(self.sim, "outside", clock_s=0.0, rate=1.0)
         self.clients = [Client(outside, self.control_plane, self.truth, f"owner{n}") for n in range(plan.owners)]
+        self.callers = [Caller(outside, self.control_plane, self.truth, client.owner) for client in self.clients]
         self.outside = Process(outside)
         self.stranger = Stranger(outside, self.network, self.control_plane)
 
@@ -198,6 +200,12 @@ class World:
             for key in client.unreachable():
                 if not first and self.random.random() < 0.1:
                     client.cancel(key, give_up=True)
+        for caller in self.callers:
+            for job in caller.jobs():
+                caller.let_go(job)
+            for job in caller.unreachable():
+                if not first and self.random.random() < 0.1:
+                    caller.cancel_job(job, give_up=True)
 
     def close(self) -> None:
         """Remove the files."""

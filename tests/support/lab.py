@@ -16,6 +16,7 @@ import nbformat
 
 from tests.support.deployment import Deployment
 from tests.support.processes import PATIENCE_S, until
+from tests.support.sitecode import STARTS_SOON
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "jupyter_ext" / "gpulayer_jupyter" / "labextension"
@@ -62,6 +63,7 @@ class Lab:
             "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
             "MPLCONFIGDIR": str(self.deployment.folder / "mpl"),
             "GPULAYER_LOCAL_WORKER": "--slots 4 --reserve-bytes 0 --name laptop",
+            **STARTS_SOON,
         }
         command = [sys.executable, "-m", "jupyter", self._app, "--no-browser", "--allow-root", "--ip=127.0.0.1"]
         command += ["--port=0", f"--ServerApp.base_url={self.base_url}", f"--ServerApp.root_dir={self.work}"]

@@ -16,7 +16,7 @@ T = TypeVar("T")
 #: The variable that marks every process of ours that inherits its environment from a test.
 MARKER = "GPULAYER_TEST_RUN"
 PATIENCE_S = 60.0
-_LOOK_S = 0.02
+_LOOK_S, _LOOK_LATER_S = 0.02, 0.1
 
 
 def until(condition: Callable[[], T | None], what: str | Callable[[], str], timeout_s: float = PATIENCE_S) -> T:
@@ -24,11 +24,12 @@ def until(condition: Callable[[], T | None], what: str | Callable[[], str], time
 
     Fails after `timeout_s` seconds; `what` says what was waited for (called only then, if it is a function).
     """
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while not (answer := condition()):
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
             raise TimeoutError(f"waited {timeout_s:g} s for {what() if callable(what) else what}")
-        time.sleep(_LOOK_S)
+        time.sleep(min(_LOOK_LATER_S, max(_LOOK_S, waited_s / 20)))  # what takes long is looked at less often
     return answer
 
 

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,10 @@ class Session:
         self.filename = filename
         linecache.cache.pop(filename, None)  # the newest is the last
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-        exec(compile(text, filename, "exec", dont_inherit=True), self.names)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a cell is written like
+            code = compile(text, filename, "exec", dont_inherit=True)
+        exec(code, self.names)
         return self
 
     def __getitem__(self, name: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
+from gpulayer.protocol.calls import CallsDone
 from gpulayer.protocol.endpoint import Endpoint, on_loopback
 from gpulayer.protocol.messages import (
     Order,
@@ -39,16 +40,25 @@ _TOLD_AGAIN_S = 60.0  # at the earliest, where the reason is another one
 
 
 def frames(messages: list[WorkerMessage]) -> Iterator[list[WorkerMessage]]:
-    """The messages in order, in frames whose output is at most FRAME_DATA_BYTES together."""
+    """The messages in order, in frames whose output and results are at most FRAME_DATA_BYTES together."""
     start = held = 0
     for number, message in enumerate(messages):
-        size = len(message.data) if isinstance(message, Output) else 0
-        if held + size > FRAME_DATA_BYTES:
+        size = _size(message)
+        if number > start and held + size > FRAME_DATA_BYTES:
             yield messages[start:number]
             start, held = number, 0
         held += size
     if start < len(messages):
         yield messages[start:]
+
+
+def _size(message: WorkerMessage) -> int:
+    """The bytes in it that may be many."""
+    if isinstance(message, Output):
+        return len(message.data)
+    if isinstance(message, CallsDone):
+        return sum(len(data) for run in message.runs for data in run.data)
+    return 0
 
 
 def _secured(endpoint: Endpoint) -> dict[str, Any]:

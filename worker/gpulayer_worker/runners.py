@@ -30,6 +30,7 @@ log = logging.getLogger("gpulayer.worker")
 _MAIN = Path(runner_package.__file__).with_name("main.py")
 _PROTOCOL = Path(protocol_package.__file__).parent
 _AGAIN_S = 0.02  # between the birth of a socket and the moment that somebody listens at it
+_SAID_S = 0.02  # so long what is not urgent waits: each write wakes the runner
 _ANSWER_S = 10.0  # whoever says nothing for so long, on a thread of its own, is stuck
 _ANSWER_BYTES = 1 << 20
 _TAIL_BYTES = 64 * 1024
@@ -127,6 +128,7 @@ class Runner:
         self._control: _Control | None = None
         self._kept: list[wire.Frame] | None = None  # while nobody may be told what it says
         self._born = asyncio.Event()  # something happened in its folder, or to it
+        self._due: list[wire.Accepted] = []  # that is to be said
         self._record: ExitRecord | None = None
         self._unstarted = ""
         self._gone = False
@@ -203,12 +205,19 @@ class Runner:
         """Say something, in one write; whether there is a connection. Without one it is lost."""
         if self._data is None:
             return False
-        self._data.write(b"".join([wire.encode(frame) for frame in frames]))
+        due, self._due = self._due, []
+        self._data.write(b"".join([wire.encode(frame) for frame in (*due, *frames)]))
         return True
 
     def accept(self, ranges: Iterable[CallRange]) -> None:
-        """The results of these are needed no more."""
-        self.send([wire.Accepted(each.map, each.first, each.count) for each in ranges])
+        """The results of these are needed no more. That is said with what is said next, or soon."""
+        if not self._due:
+            asyncio.get_running_loop().call_later(_SAID_S, self._say_due)
+        self._due += [wire.Accepted(each.map, each.first, each.count) for each in ranges]
+
+    def _say_due(self) -> None:
+        if self._due:
+            self.send(())
 
     async def kill(self) -> None:
         """End all of it."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from gpulayer.source.capture.editing import DEFAULT, FACTORY
 from gpulayer.source.capture.finding import parsed
 
-__all__ = ["Names", "is_builtin", "names_of"]
+__all__ = ["Names", "is_builtin", "names_of", "scopes"]
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _AT_ONCE = frozenset({"listcomp", "setcomp", "dictcomp", "genexpr", "lambda", FACTORY})
@@ -42,21 +42,26 @@ def names_of(text: str) -> Names:
     annotations: list[ast.expr] = []
     soft = set(_guarded(tree))
     chains, strings, imports = frozenset(_chains(tree)), frozenset(_strings(tree)), frozenset(_imports(tree))
-    _Annotations(annotations).visit(tree)
     found = _Found(set(), set(), set(), soft)
-    found.scan(symtable.symtable(ast.unparse(ast.fix_missing_locations(tree)), "<capture>", "exec"), top=True)
-    for annotation in annotations:
-        soft.update(node.id for node in ast.walk(annotation) if isinstance(node, ast.Name))
+    found.scan(scopes(tree, annotations), top=True)
+    noted = {node.id for each in annotations for node in ast.walk(each) if isinstance(node, ast.Name)}
+    found.evaluated |= noted & found.called  # annotations of what is needed anyway are evaluated, too
     ours = found.defined
     return Names(
         evaluated=_needed(found.evaluated - ours - soft),
         called=_needed(found.called - found.evaluated - soft),  # what it defines too: a function may call itself
-        soft=_needed(soft - ours),
+        soft=_needed((soft | (noted - found.evaluated)) - ours),
         stored=frozenset(found.stored),
         chains=chains,
         strings=strings,
         imports=imports,
     )
+
+
+def scopes(tree: ast.AST, annotations: list[ast.expr]) -> symtable.SymbolTable:
+    """The scopes of a tree, which is changed by this: its annotations are taken out of it, into `annotations`."""
+    bare: Any = _Bare(annotations).visit(tree)
+    return symtable.symtable(ast.unparse(ast.fix_missing_locations(bare)), "<capture>", "exec")
 
 
 def is_builtin(name: str) -> bool:
@@ -108,8 +113,8 @@ class _Found:
             (self.evaluated if now else self.called).add(name)
 
 
-class _Annotations(ast.NodeTransformer):
-    """Takes annotations out of a tree: they may be missing there."""
+class _Bare(ast.NodeTransformer):
+    """Takes annotations out of a tree, since they may be missing there, and texts, which can be hard to write again."""
 
     def __init__(self, found: list[ast.expr]) -> None:
         self._found = found
@@ -130,6 +135,11 @@ class _Annotations(ast.NodeTransformer):
         self._found.append(node.annotation)
         node.annotation = ast.Constant(value=0)  # the statement stays: it makes the name a local one
         return self.generic_visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        formatted = [each for each in node.values if isinstance(each, ast.FormattedValue)]
+        inner = [part for each in formatted for part in (each.value, each.format_spec) if part is not None]
+        return ast.Tuple(elts=[self.visit(part) for part in inner], ctx=ast.Load())
 
     def _function(self, node: _Function) -> ast.AST:
         if node.returns is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from gpulayer.source.capture import refusals
@@ -15,7 +17,7 @@ from gpulayer.source.capture.analysis import is_builtin, names_of
 from gpulayer.source.capture.collecting import Collector
 from gpulayer.source.capture.folders import names_files, roots, script_below, session_folder
 from gpulayer.source.capture.importing import Imported, find_import
-from gpulayer.source.capture.items import class_parts, function_parts, readable
+from gpulayer.source.capture.items import class_parts, function_parts, methods_of, readable
 from gpulayer.source.capture.modules import project_root
 from gpulayer.source.capture.ordering import in_order
 from gpulayer.source.capture.records import Captured, CaptureError, Piece
@@ -64,23 +66,40 @@ def _imported(value: Any, found: Imported, kind: str, is_async: bool) -> Capture
 
 def _refuse_missing(value: Any) -> None:
     """The names that a function of a module uses must be there, too."""
-    try:
+    functions = methods_of(value) if isinstance(value, type) else [chain(value)[-1]]
+    loaded = {(name, id(each.__globals__)): each for each in functions for name in _loaded(each.__code__)}
+    if all(name in each.__globals__ or is_builtin(name) for (name, _), each in loaded.items()):
+        return
+    try:  # the source tells more: names that may be missing, and those that are bound later
         parts = class_parts(value, {}) if isinstance(value, type) else function_parts(value)
-        names = names_of(parts.text([]).text)
+        names = parts.names(parts.text([]))
+        later = names_of("\n".join(parts.definition.lines)).stored
     except CaptureError:
-        return  # no source: Python says it there
-    module = parts.namespace
-    assigned = names_of("\n".join(parts.definition.lines)).stored
+        return  # there is none: Python says it there
     for name in sorted(names.evaluated | names.called):
-        if name not in module and not is_builtin(name) and name not in assigned and name not in parts.cells:
-            raise refusals.missing(readable(value), name, module)
+        if name not in parts.namespace and not is_builtin(name) and name not in later:
+            raise refusals.missing(readable(value), name, parts.namespace)
+
+
+def _loaded(code: CodeType) -> Iterator[str]:
+    """Names that a code looks up in its module, with all that is nested in it."""
+    for each in dis.get_instructions(code):
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield each.argval
+    for nested in code.co_consts:
+        if isinstance(nested, CodeType):
+            yield from _loaded(nested)
 
 
 def _collected(value: Any, kind: str, is_async: bool, data_limit_bytes: int) -> Captured:
     collector = Collector(data_limit_bytes)
-    entry = collector.add(value)
+    try:
+        entry = collector.add(value)
+    except RecursionError:
+        name = readable(chain(value)[-1])
+        raise CaptureError(f"{name} needs too long a chain of functions to follow: put them into a module") from None
     state = collector.state
-    namespace = collector.namespace
+    namespace = collector.session or vars(sys.modules["__main__"])
     name = readable(chain(value)[-1])
     session = session_folder(namespace)
     needs_files = state.needs_file or names_files(state.strings, session)

@@ -14,7 +14,7 @@ from gpulayer.source.capture import editing, modules, refusals
 from gpulayer.source.capture.analysis import Names, is_builtin
 from gpulayer.source.capture.importing import Imported, find_import, submodules
 from gpulayer.source.capture.items import Parts, class_parts, function_parts, readable
-from gpulayer.source.capture.rebuilding import Rebuilt, rebuilt
+from gpulayer.source.capture.rebuilding import Rebuilt, holder, rebuilt
 from gpulayer.source.capture.records import CaptureError, Piece
 from gpulayer.source.capture.state import Data, Item, State
 from gpulayer.source.capture.unwrapping import chain, plain
@@ -22,7 +22,6 @@ from gpulayer.source.capture.unwrapping import chain, plain
 __all__ = ["Collector"]
 
 _MISSING = object()
-
 _OF_THE_CODEC = (list, tuple, dict, set, frozenset, str, bytes, bytearray, int, float, complex)
 _MOST_TEXTS = 100  # that are looked at for names of files
 _LIBRARIES = ("numpy", "torch", "pandas", "pyarrow")
@@ -34,7 +33,7 @@ class Collector:
     def __init__(self, data_limit_bytes: int) -> None:
         self.state = State()
         self._limit_bytes = data_limit_bytes
-        self.namespace: Mapping[str, Any] = {}  # of what was asked for
+        self.session: Mapping[str, Any] = {}  # the notebook's or script's namespace
         self._entry = ""
 
     def add(self, value: Any) -> Item:
@@ -55,7 +54,8 @@ class Collector:
             return known
         parts = class_parts(value, namespace) if isinstance(value, type) else function_parts(value)
         item = self.state.new_item(value, parts.name)
-        self.namespace = self.namespace or parts.namespace
+        if not self.session and parts.namespace.get("__name__") in modules.SESSIONS:
+            self.session = parts.namespace
         user = parts.name if parts.name == self._entry else f"{parts.name} (needed by {self._entry})"
         given = self._defaults(parts, item, user)
         closure = tuple(
@@ -145,7 +145,7 @@ class Collector:
         if name in self.state.bound and not _alike(self.state.bound[name], value):
             raise CaptureError(
                 f"{user} and what it needs use two different things that are both called {name!r}, "
-                f"of two modules: rename one of them"
+                "of two modules: rename one of them"
             )
         self.state.bound[name] = value
         way = self._way(value, name, parts.namespace, user)
@@ -198,7 +198,7 @@ class Collector:
             return found
         if isinstance(value, ModuleType):
             raise refusals.refused(user, name, value)
-        recipe = rebuilt(value)
+        recipe = rebuilt(value) or (holder(value) if _holds_more(value) else None)
         if recipe is not None:
             return self._rebuilt_item(value, name, recipe, namespace, user)
         if isinstance(value, type) or isinstance(chain(value)[-1], FunctionType):
@@ -223,7 +223,10 @@ class Collector:
         family = str(type(value).__module__).partition(".")[0]
         if refused.path == name and not isinstance(value, _OF_THE_CODEC) and family not in _LIBRARIES:
             return refusals.refused(user, name, value)
-        return CaptureError(f"{user} uses {name!r}, which can't travel: {refused}")
+        text, _, advice = str(refused).rpartition(": ")
+        if advice.startswith("define the "):  # a function or class: it may travel, but not in a list or a dict
+            advice = f"make {name!r} inside the function, or name the functions and classes there one by one"
+        return CaptureError(f"{user} uses {name!r}, which can't travel: {text}: {advice}")
 
     def _rebuilt_item(self, value: Any, name: str, recipe: Rebuilt, namespace: Mapping[str, Any], user: str) -> Item:
         item = self.state.new_item(value, name)
@@ -299,3 +302,14 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _alike(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) and isinstance(one, (int, float, str, bytes)) and one == other)
+
+
+def _holds_more(value: Any) -> bool:
+    """Whether a tuple holds more than plain data."""
+    if type(value) is not tuple:
+        return isinstance(value, tuple)
+    try:
+        encode(value)
+    except ValueRefused:
+        return True
+    return False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import symtable
+import copy
 import sys
 from typing import Any
 
+from gpulayer.source.capture.analysis import scopes
 from gpulayer.source.capture.finding import Definition
 
 __all__ = ["bound_around", "imported_around"]
@@ -17,9 +18,8 @@ def bound_around(definition: Definition) -> frozenset[str]:
     functions = [each for each in definition.around if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
     if not functions:
         return frozenset()
-    text = ast.unparse(functions[0])
     names: set[str] = set()
-    table = symtable.symtable(text, "<capture>", "exec")
+    table = scopes(copy.deepcopy(functions[0]), [])
     for function in functions:
         children = {child.get_name(): child for child in table.get_children()}
         child = children.get(function.name)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
@@ -80,8 +79,8 @@ def class_definition(cls: type) -> Definition:
             if _made_by(each.node, cls):
                 return each
     raise CaptureError(
-        f"the source of class {cls.__qualname__} can't be found: define it in a cell, a script or a module, "
-        "and not by exec"
+        f"class {cls.__qualname__} was made by no class statement that can be found: "
+        "write one in a cell, a script or a module"
     )
 
 
@@ -105,8 +104,14 @@ def parsed(text: str) -> ast.Module:
 class _File:
     """A text, and what it defines."""
 
+    lines: list[str]
     at: dict[int, list[Definition]]  # by first line
     classes: dict[str, list[Definition]]  # by qualified name
+
+
+_MOST_FILES = 64
+_files: dict[str, _File] = {}  # the oldest first
+_lock = threading.Lock()
 
 
 def _file(filename: str, name: str, module: dict[str, Any]) -> _File:
@@ -116,9 +121,9 @@ def _file(filename: str, name: str, module: dict[str, Any]) -> _File:
             f"{name} was typed at the prompt of Python {version}, which keeps no source: "
             "put it into a file or a notebook"
         )
-    lines = _lines(filename, module)
     if filename.startswith("<timed "):
         raise CaptureError(f"the source of {name} can't be found: define it in a cell without %%time")
+    lines = _lines(filename, module)
     if not lines:
         raise CaptureError(
             f"the source of {name} can't be found (it was made in {filename!r}): "
@@ -141,18 +146,25 @@ def _parsed_or_none(filename: str) -> _File | None:
         return None
 
 
-def _lines(filename: str, module: dict[str, Any] | None) -> tuple[str, ...]:
+def _lines(filename: str, module: dict[str, Any] | None) -> list[str]:
     linecache.checkcache(filename)
-    return tuple(line.rstrip("\r\n") for line in linecache.getlines(filename, module))
+    return linecache.getlines(filename, module)
 
 
-@lru_cache(maxsize=64)
-def _parsed(filename: str, lines: tuple[str, ...]) -> _File:
-    file = _File(at={}, classes={})
-    for each in _definitions(filename, lines):
+def _parsed(filename: str, lines: list[str]) -> _File:
+    """What a file defines; `lines` is linecache's own list, another one when the file is another one."""
+    known = _files.get(filename)
+    if known is not None and known.lines is lines:
+        return known
+    file = _File(lines=lines, at={}, classes={})
+    for each in _definitions(filename, tuple(line.rstrip("\r\n") for line in lines)):
         file.at.setdefault(each.first_line, []).append(each)
         if isinstance(each.node, ast.ClassDef):
             file.classes.setdefault(_qualname(each), []).append(each)
+    with _lock:
+        while len(_files) >= _MOST_FILES:
+            del _files[next(iter(_files))]
+        _files[filename] = file
     return file
 
 
@@ -255,4 +267,4 @@ def _cell_number(filename: str) -> int | None:
 
 def _name(function: FunctionType) -> str:
     name = function.__qualname__.replace("<locals>.", "")
-    return "a lambda" if name.endswith("<lambda>") else os.path.basename(name)
+    return "a lambda" if name.endswith("<lambda>") else name

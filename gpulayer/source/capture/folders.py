@@ -35,9 +35,8 @@ def session_folder(namespace: Mapping[str, Any]) -> str:
 def names_files(strings: Iterable[str], folder: str) -> bool:
     """Whether one of the texts of a function is the name of a file or folder below the notebook's folder."""
     texts = [text for text in strings if not os.path.isabs(text) and text.strip("./") and text[:1] != "~"]
-    if not any(os.path.exists(os.path.join(folder, text)) for text in texts if not text.startswith("..")):
-        return False
-    return os.path.realpath(folder) not in (os.path.realpath(os.path.expanduser("~")), os.path.abspath(os.sep))
+    named = any(os.path.exists(os.path.join(folder, text)) for text in texts if not text.startswith(".."))
+    return named and not _is_too_wide(folder)
 
 
 def roots(folders: Mapping[str, str], session: str, name: str, *, needs_files: bool) -> Roots:
@@ -53,7 +52,7 @@ def roots(folders: Mapping[str, str], session: str, name: str, *, needs_files: b
         return Roots(root=None, sys_path=())
     wanted = [session, *(each for each in folders if each != session)]
     root = _common(wanted)
-    if root is None and not needs_files and session not in folders:
+    if (root is None or _is_too_wide(root)) and not needs_files and session not in folders:
         wanted = wanted[1:]
         root = _common(wanted)
     if root is None:
@@ -64,6 +63,11 @@ def roots(folders: Mapping[str, str], session: str, name: str, *, needs_files: b
         )
     ways = (os.path.relpath(each, root) for each in wanted)
     return Roots(root=root, sys_path=tuple("" if way == "." else way.replace(os.sep, "/") for way in ways))
+
+
+def _is_too_wide(folder: str) -> bool:
+    """Whether a folder holds all sorts of things, and never travels by itself."""
+    return os.path.realpath(folder) in (os.path.realpath(os.path.expanduser("~")), os.path.abspath(os.sep))
 
 
 def _common(folders: list[str]) -> str | None:
@@ -81,4 +85,5 @@ def script_below(namespace: Mapping[str, Any], root: str | None) -> str:
     script = namespace.get("__file__")
     if root is None or not isinstance(script, str):
         return ""
-    return os.path.relpath(os.path.abspath(script), root).replace(os.sep, "/")
+    way = os.path.relpath(os.path.abspath(script), root).replace(os.sep, "/")
+    return "" if way.startswith("..") else way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 import __future__
 
+import abc
 import ast
 import enum
 import functools
@@ -20,7 +21,7 @@ from gpulayer.source.capture.finding import Definition, class_definition, functi
 from gpulayer.source.capture.records import CaptureError
 from gpulayer.source.capture.unwrapping import chain, inner_function, plain
 
-__all__ = ["Parts", "class_parts", "function_parts", "readable"]
+__all__ = ["Parts", "class_parts", "function_parts", "methods_of", "readable"]
 
 _Arguments: TypeAlias = list[tuple[ast.expr, str, Any]]
 
@@ -100,7 +101,6 @@ def function_parts(value: Any) -> Parts:
         without=decorators if is_raw else own,
         defaults=list(_defaults(node.args, function)),
         cells=cells,
-        attributes={} if links[1:] else {name: held for name, held in vars(function).items() if name[:2] != "__"},
         future=_future(function),
     )
 
@@ -168,9 +168,12 @@ def class_parts(cls: type, namespace: Mapping[str, Any]) -> Parts:
     node = definition.node
     if not isinstance(node, ast.ClassDef):
         raise TypeError("class_definition gives class statements")
-    functions = [each for each in _methods(cls) if each.__code__.co_filename == definition.filename]
+    functions = [each for each in methods_of(cls) if each.__code__.co_filename == definition.filename]
     module = functions[0].__globals__ if functions else _namespace(cls, namespace)
     own = [each for each in node.decorator_list if _is_own(each, module, definition)]
+    named = plain(module.get(cls.__name__))
+    if isinstance(named, type) and named is not cls and issubclass(named, cls):
+        own = node.decorator_list  # one of them made a class of this one
     cells: dict[str, Any] = {}
     for function in functions:
         cells.update(_cells(function))
@@ -181,7 +184,10 @@ def class_parts(cls: type, namespace: Mapping[str, Any]) -> Parts:
         namespace=module,
         definition=definition,
         without=[*own, *(each for each in _inner_decorators(node) if _is_own(each, module, definition))],
-        defaults=[each for pair in _method_nodes(node, functions) for each in _defaults(pair[0].args, pair[1])],
+        defaults=[
+            *_lost_bases(cls, module, definition),
+            *(each for child, function in _method_nodes(node, functions) for each in _defaults(child.args, function)),
+        ],
         cells={name: value for name, value in cells.items() if value is not cls},
         attributes=dict(_attributes(cls, node)),
         future=_future(functions[0]) if functions else (),
@@ -193,6 +199,19 @@ def _namespace(cls: type, namespace: Mapping[str, Any]) -> Mapping[str, Any]:
     return module if module.get(cls.__name__) is cls else namespace
 
 
+def _lost_bases(cls: type, namespace: Mapping[str, Any], definition: Definition) -> Iterator[tuple[ast.expr, str, Any]]:
+    """Bases that their expressions do not give any more: defined again since, or named by a variable that is gone."""
+    node = definition.node
+    if not isinstance(node, ast.ClassDef) or len(node.bases) != len(cls.__bases__):
+        return
+    around = bound_around(definition)
+    for expression, base in zip(node.bases, cls.__bases__, strict=True):
+        named = plain(_resolved(expression, namespace, definition))
+        is_gone = isinstance(expression, ast.Name) and expression.id in around
+        if is_gone or (isinstance(named, type) and named is not base and named.__qualname__ == base.__qualname__):
+            yield expression, f"base {base.__name__}", base
+
+
 def _inner_decorators(node: ast.ClassDef) -> Iterator[ast.expr]:
     for child in node.body:
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -201,12 +220,12 @@ def _inner_decorators(node: ast.ClassDef) -> Iterator[ast.expr]:
             yield from _inner_decorators(child)
 
 
-def _methods(cls: type) -> Iterator[FunctionType]:
+def methods_of(cls: type) -> Iterator[FunctionType]:
     """The functions that the class statement defined."""
     prefix = f"{cls.__qualname__}."
     for value in vars(cls).values():
         if isinstance(value, type) and value.__qualname__.startswith(prefix):
-            yield from _methods(value)
+            yield from methods_of(value)
         several = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
         for each in several:
             function = inner_function(each)
@@ -232,8 +251,9 @@ def _refuse_foreign_methods(
     cls: type, node: ast.ClassDef, functions: list[FunctionType], *, has_decorators: bool
 ) -> None:
     """Methods that were set from outside are not in the source of the class."""
-    if has_decorators or node.keywords:
-        return
+    hooks = any("__init_subclass__" in vars(base) for base in cls.__mro__[1:-1])
+    if has_decorators or hooks or type(cls) not in (type, abc.ABCMeta):
+        return  # these may add methods, there too
     bound = set(_bound(node))
     for name, value in vars(cls).items():
         foreign = isinstance(value, FunctionType) and value not in functions and value.__module__ == cls.__module__
@@ -271,14 +291,11 @@ def _attributes(cls: type, node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
 
 def _literals(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
     for each in node.body:
-        targets = (
-            each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AnnAssign) else []
-        )
-        value = getattr(each, "value", None)
-        if value is not None and _is_literal(value):
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, ast.literal_eval(value)
+        if not isinstance(each, (ast.Assign, ast.AnnAssign)) or each.value is None or not _is_literal(each.value):
+            continue
+        for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+            if isinstance(target, ast.Name):
+                yield target.id, ast.literal_eval(each.value)
 
 
 def _same(written: Any, value: Any) -> bool:
@@ -293,10 +310,7 @@ def _is_own(decorator: ast.expr, namespace: Mapping[str, Any], definition: Defin
     while isinstance(decorator, ast.Call):
         decorator = decorator.func
     value = _resolved(decorator, namespace, definition)
-    try:
-        return getattr(value, "__gpulayer_decorator__", False) is True
-    except Exception:  # noqa: BLE001 (whatever a stranger's __getattr__ raises: it is not ours)
-        return False
+    return inspect.getattr_static(value, "__gpulayer_decorator__", False) is True
 
 
 def _resolved(expression: ast.expr, namespace: Mapping[str, Any], definition: Definition) -> Any:
@@ -310,7 +324,6 @@ def _resolved(expression: ast.expr, namespace: Mapping[str, Any], definition: De
     if value is None:
         value = imported_around(definition, expression.id)
     for step in reversed(steps):
-        value = (
-            getattr(value, step, None) if isinstance(value, ModuleType) else inspect.getattr_static(value, step, None)
-        )
+        look = getattr if isinstance(value, ModuleType) else inspect.getattr_static
+        value = look(value, step, None)
     return value

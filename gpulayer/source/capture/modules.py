@@ -75,13 +75,13 @@ def import_name(module: ModuleType) -> str | None:
 
 def attribute(module: str, qualname: str) -> Any:
     """What an attribute path in a module gives now; None if nothing."""
-    value: Any = sys.modules.get(module)
-    if value is None or module in SESSIONS:
+    holder = sys.modules.get(module)
+    if not isinstance(holder, ModuleType) or module in SESSIONS:
         return None
-    for step in qualname.split("."):
+    first, *steps = qualname.split(".")
+    value = holder.__dict__.get(first)  # a lazy module may import anything when it is asked for an attribute
+    for step in steps:
         value = getattr(value, step, None) if step.isidentifier() else None
-        if value is None:
-            return None
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import logging
 import pathlib
@@ -35,6 +36,8 @@ def rebuilt(value: Any) -> Rebuilt | None:
         return None if name is None else _call("{0}[{1}]", kind, name)
     if isinstance(value, type):
         return _named_tuple(value) if issubclass(value, tuple) else None
+    if dataclasses.is_dataclass(value):
+        return _frozen(value)
     name = "numpy.dtype" if kind.__module__ == "numpy.dtypes" else f"{kind.__module__}.{kind.__qualname__}"
     make = _BY_TYPE.get(name)
     if make is not None:
@@ -42,6 +45,28 @@ def rebuilt(value: Any) -> Rebuilt | None:
     if isinstance(value, (types.GenericAlias, types.UnionType)) or kind.__module__ == "typing":
         return _alias(value)
     return None
+
+
+def holder(value: tuple[Any, ...]) -> Rebuilt | None:
+    """How to make a tuple, or a named one, of things that are no plain data."""
+    items = "".join(f"{{{index + 1}}}, " for index in range(len(value)))
+    if type(value) is tuple:
+        return _call(f"{{0}}(({items}))", tuple, *value)
+    fields = getattr(value, "_fields", None)
+    return _call(f"{{0}}({items})", type(value), *value) if isinstance(fields, tuple) else None
+
+
+def _frozen(value: Any) -> Rebuilt | None:
+    """An object of a frozen dataclass: nothing changes in it that would have to be noticed."""
+    kind = type(value)
+    fields = dataclasses.fields(value)
+    makes_itself = getattr(getattr(kind.__init__, "__code__", None), "co_filename", "") == "<string>"
+    if not kind.__dataclass_params__.frozen or not makes_itself or hasattr(kind, "__post_init__"):
+        return None
+    if not all(field.init for field in fields):
+        return None
+    items = ", ".join(f"{field.name}={{{index + 1}}}" for index, field in enumerate(fields))
+    return _call(f"{{0}}({items})", kind, *(getattr(value, field.name) for field in fields))
 
 
 def _call(template: str, *values: Any) -> Rebuilt:
@@ -83,7 +108,8 @@ def _range(value: range) -> Rebuilt:
 
 
 def _alias(value: Any) -> Rebuilt | None:
-    origin, arguments = typing.get_origin(value), typing.get_args(value)
+    origin = typing.get_origin(value)
+    arguments = tuple(None if each is types.NoneType else each for each in typing.get_args(value))  # has no name in 3.9
     if isinstance(value, types.UnionType) or origin is typing.Union:
         return _call("__import__('typing').Union[{0}]", *arguments[:1]) if len(arguments) == 1 else _union(arguments)
     if isinstance(value, types.GenericAlias):
@@ -110,7 +136,9 @@ def _named_tuple(cls: type) -> Rebuilt | None:
 
 
 _BY_TYPE: dict[str, Callable[[Any], Rebuilt | None]] = {
+    "builtins.ellipsis": lambda value: Rebuilt(expression="..."),
     "builtins.range": _range,
+    "datetime.timezone": lambda value: _call("__import__('datetime').timezone({0})", value.utcoffset(None)),
     "decimal.Decimal": _imported("decimal", "Decimal('{}')"),
     "fractions.Fraction": _imported("fractions", "Fraction('{}')"),
     "logging.Logger": _logger,
@@ -126,6 +154,9 @@ _BY_TYPE: dict[str, Callable[[Any], Rebuilt | None]] = {
     "pathlib._local.WindowsPath": _path,
     "re.Pattern": _pattern,
     "torch.device": _imported("torch", "device('{}')"),
+    "typing.NewType": lambda value: _call(
+        f"__import__('typing').NewType({value.__name__!r}, {{0}})", value.__supertype__
+    ),
     "typing.TypeVar": _type_variable,
     "uuid.UUID": _imported("uuid", "UUID('{}')"),
 }

@@ -14,7 +14,7 @@ from gpulayer.source.capture.records import CaptureError
 __all__ = ["kind_of", "missing", "refused", "shown_size", "too_large"]
 
 _OPENED = ("Connection", "Cursor", "socket", "Session", "Client", "Engine")
-_FIT_FOR_NOTEBOOKS = frozenset({"get_ipython", "In", "Out", "exit", "quit"})
+_FIT_FOR_NOTEBOOKS = frozenset({"get_ipython", "exit", "quit"})
 
 
 def refused(user: str, name: str, value: Any) -> CaptureError:
@@ -65,6 +65,8 @@ def shown_size(size_bytes: int) -> str:
 
 
 def _remedy(value: Any) -> str:
+    if type(value).__module__.partition(".")[0] == "gpulayer":
+        return "pass it as an argument"
     if isinstance(value, types.GeneratorType):
         return "pass list(x) of it as an argument, or make it inside the function"
     if isinstance(value, (types.MethodType, types.BuiltinMethodType)):

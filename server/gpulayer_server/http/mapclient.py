@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
-
-import msgspec
 
 from gpulayer.protocol.calls import (
     MESSAGE_CALLS,
@@ -24,53 +18,19 @@ from gpulayer.protocol.calls import (
     OpenMap,
 )
 from gpulayer.protocol.messages import Refused, Update
-from gpulayer.protocol.types import JobSpec, JobView, Problem
+from gpulayer.protocol.types import JobView, Problem
 from gpulayer_server.core.events import ArgsCame, CallsEndWanted, MapCancelWanted, MapOpened
 from gpulayer_server.http.mapfollow import MapFollower, MapPump
 from gpulayer_server.http.mapresults import AsTheyCome, Ordered
 from gpulayer_server.http.maptexts import MapTexts
 from gpulayer_server.shell import Shell
+from gpulayer_server.specs import Known
 from gpulayer_server.submitting import lacking, lacking_blobs
 
 if TYPE_CHECKING:
     from gpulayer_server.http.client_socket import ClientSocket
 
 MapMessage: TypeAlias = OpenMap | MapArgs | FollowMap | CancelMap | EndCalls
-
-_SPECS = 256  # of functions that are called again and again
-_RELIED_S = 60.0  # so long a bundle that was found is not looked for again: what is relied on stays for an hour
-_spec = msgspec.msgpack.Decoder(JobSpec)
-
-
-@dataclass(slots=True)
-class _Known:
-    """A job of calls, as clients send it with each of its maps."""
-
-    spec: JobSpec
-    payload_hash: str
-    relied_at: float = float("-inf")  # when its files were last seen to be here
-
-
-_known: OrderedDict[bytes, _Known] = OrderedDict()
-
-
-def known_spec(packed: bytes) -> _Known | Problem:
-    """The spec of these bytes; those that came a moment ago are not decoded again."""
-    digest = sha256(packed)
-    known = _known.get(digest.digest())
-    if known is not None:
-        _known.move_to_end(digest.digest())
-        return known
-    try:
-        spec = _spec.decode(packed)
-    except msgspec.MsgspecError as error:
-        return Problem(status=400, code="bad_job", title="the job of a map is not of its form", detail=str(error))
-    if spec.calls is None:
-        return Problem(status=400, code="bad_job", title="a map is of a job of calls, this one is of another kind")
-    known = _known[digest.digest()] = _Known(spec, digest.hexdigest())
-    while len(_known) > _SPECS:
-        _known.popitem(last=False)
-    return known
 
 
 class MapClient:
@@ -117,7 +77,7 @@ class MapClient:
         if problem is not None:
             self._refuse(message.n, problem)
             return
-        known = known_spec(message.job)
+        known = shell.specs.of(message.job)
         problem = known if isinstance(known, Problem) else self._lacking(known, message)
         if isinstance(known, Problem) or problem is not None:
             self._refuse(message.n, problem)
@@ -143,12 +103,8 @@ class MapClient:
         )
         shell.request(lambda request: event(request=request), partial(self._opened, message, is_new))
 
-    def _lacking(self, known: _Known, message: OpenMap) -> Problem | None:
-        problem = None
-        now = time.monotonic()
-        if now - known.relied_at > _RELIED_S:
-            problem = lacking(self._shell, [known.spec])
-            known.relied_at = now if problem is None else float("-inf")
+    def _lacking(self, known: Known, message: OpenMap) -> Problem | None:
+        problem = self._shell.specs.lacks(known, lambda spec: lacking(self._shell, [spec]))
         return problem or lacking_blobs(self._shell, message.blobs)
 
     def _opened(self, message: OpenMap, is_new: bool, result: MapView | Problem) -> None:
@@ -249,6 +205,9 @@ class MapClient:
             return
 
         def reply(result: JobView | Problem) -> None:
+            past = self._shell.view(message.job) if isinstance(result, Problem) and result.status == 404 else None
+            if past is not None and past.kind == "calls":
+                result = past  # it ended already
             if isinstance(result, Problem):
                 self._refuse(message.n, result)
             else:

@@ -52,7 +52,7 @@ class Ordered:
         self._unsent = done - after  # results that are committed
         self._ahead: dict[int, CallRun] = {}  # by their first index
         self._ahead_bytes = 0
-        self._behind = self._look = self._unsent > 0  # some of them are in the store only; and the next one may be
+        self._behind = self._look = self._unsent != 0  # some of them are in the store only; and the next one may be
 
     @property
     def waiting(self) -> bool:

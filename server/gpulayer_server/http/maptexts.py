@@ -75,12 +75,13 @@ class MapTexts:
         texts: list[Text] = []
         for attempt in list(self._unread):
             stream = self._read[attempt]
-            data = self._streams.read(attempt, stream.offset, limit_bytes) if limit_bytes > 0 else b""
-            stream.offset += len(data)
-            limit_bytes -= len(data)
-            if data:
+            end = self._streams.visible(attempt)
+            if stream.offset < end:
+                data = self._streams.read(attempt, stream.offset, limit_bytes)
+                stream.offset += len(data)
+                limit_bytes -= len(data)
                 self._split(attempt, stream, data, texts)
-            if stream.offset >= self._streams.visible(attempt):
+            if stream.offset >= end:
                 self._unread.pop(attempt, None)
             if limit_bytes <= 0:
                 break

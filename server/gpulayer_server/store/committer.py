@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from gpulayer_server.store.database import Store, StoreError
 from gpulayer_server.store.rows import Op
 
-
 _AT_ONCE = frozenset({"put_map", "put_args", "put_results"})  # of calls: people wait for them
 _AT_ONCE_ROWS = 8
 _AT_ONCE_BYTES = 16 * 1024

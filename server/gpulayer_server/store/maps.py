@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpulayer.protocol.calls import MapSpec, ResultRun
+from gpulayer.protocol.calls import CallsCount, MapSpec, ResultRun
 from gpulayer.protocol.types import Reason, State
 from gpulayer_server.core.calls.state import MapState
 from gpulayer_server.core.events import ArgsRow, ResultsRow
@@ -23,6 +23,7 @@ _map_spec = msgspec.msgpack.Decoder(MapSpec)
 _reasons = msgspec.msgpack.Decoder(tuple[Reason, ...])
 _parts = msgspec.msgpack.Decoder(tuple[bytes, ...])
 _digests = msgspec.msgpack.Decoder(tuple[str, ...])
+_COUNTS = 1000  # jobs
 
 
 class StoredRun(NamedTuple):
@@ -107,6 +108,7 @@ class Maps:
     def __init__(self, read: sqlite3.Connection, statements: Mapping[str, str]):
         self._read = read
         self._statements = statements
+        self._counts: dict[int, CallsCount] = {}
 
     def live(self) -> list[MapState]:
         """Those that have not ended, with what has a result."""
@@ -142,9 +144,33 @@ class Maps:
         """The maps of a job, newest first; with `before` only those of lower numbers."""
         return [map_state(row) for row in self._all("maps_of_job", job, before or 2**62, limit)]
 
-    def tally(self, n: int) -> tuple[int, int, int, int]:
-        """How many maps a job has, and of their calls: those that came, those that are done, those that failed."""
-        return self._all("tally_of_maps", n)[0]
+    def of_jobs(self, jobs: Iterable[int], limit: int) -> list[MapKey]:
+        """Some maps of these jobs."""
+        return self._all("maps_of_jobs", json.dumps(list(jobs)), limit)
+
+    def oldest_ended(self, limit: int) -> list[tuple[int, int, float]]:
+        """The job's number, the map's own, and the end of those that ended first."""
+        return self._all("oldest_ended_maps", limit)
+
+    def ended_count(self) -> int:
+        """How many have ended."""
+        return self._all("ended_maps_count")[0][0]
+
+    def runs_of(self, key: MapKey) -> int:
+        """In how many rows its results are."""
+        return self._all("runs_of_map", *key)[0][0]
+
+    def count(self, n: int, *, over: bool) -> CallsCount:
+        """The calls of a job, by its maps that are kept; of one that is over it is remembered."""
+        count = self._counts.get(n)
+        if count is None:
+            maps, calls, done, failed = self._all("tally_of_maps", n)[0]
+            count = CallsCount(maps=maps, calls=calls, done=done, failed=failed)
+            if over:
+                self._counts[n] = count
+                if len(self._counts) > _COUNTS:
+                    del self._counts[next(iter(self._counts))]
+        return count
 
     def done(self, key: MapKey) -> int:
         """How many of its calls have a result."""

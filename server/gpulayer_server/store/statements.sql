@@ -172,6 +172,9 @@ DELETE FROM map_args WHERE n = ? AND k = ?
 -- name: drop_results
 DELETE FROM map_results WHERE n = ? AND k = ?
 
+-- name: drop_some_results
+DELETE FROM map_results WHERE seq IN (SELECT seq FROM map_results WHERE n = ? AND k = ? LIMIT ?)
+
 -- name: drop_map
 DELETE FROM maps WHERE n = ? AND k = ?
 
@@ -225,6 +228,18 @@ ORDER BY first
 -- name: results_by_coming
 SELECT seq, first, codes, data FROM map_results INDEXED BY map_results_by_coming
 WHERE n = ? AND k = ? AND seq > ? ORDER BY seq
+
+-- name: maps_of_jobs
+SELECT n, k FROM maps WHERE n IN (SELECT value FROM json_each(?)) LIMIT ?
+
+-- name: ended_maps_count
+SELECT count(*) FROM maps WHERE ended_at IS NOT NULL
+
+-- name: oldest_ended_maps
+SELECT n, k, ended_at FROM maps INDEXED BY maps_ended WHERE ended_at IS NOT NULL ORDER BY ended_at LIMIT ?
+
+-- name: runs_of_map
+SELECT count(*) FROM map_results INDEXED BY map_results_by_index WHERE n = ? AND k = ?
 
 -- name: done_of_map
 SELECT coalesce(sum(count), 0) FROM map_results INDEXED BY map_results_by_index WHERE n = ? AND k = ?

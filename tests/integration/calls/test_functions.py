@@ -128,7 +128,8 @@ def test_a_failure_is_raised_here_with_what_happened_there(session: Session) -> 
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ValueError, match="no 2") as raised:
         next(results)
-    assert (raised.value.index, raised.value.call) == (2, f"{results.id}[2]")
+    failed: Any = raised.value
+    assert (failed.index, failed.call) == (2, f"{results.id}[2]")
     assert results.status().state is State.FAILED
     with pytest.raises(ValueError, match="no 2"):
         list(gl.call(results.id))
@@ -152,7 +153,9 @@ def test_what_calls_print_appears_here_in_order(session: Session, capsys: pytest
     call = session["fails"].spawn(5)
     assert call.result() == 5
     assert call.logs() == "got 5\n"
-    assert gl.call(call.id).logs() == "got 5\n"
+    again = gl.call(call.id)
+    assert isinstance(again, gl.Call)
+    assert again.logs() == "got 5\n"
     capsys.readouterr()
     assert list(session["fails"].map([7, 8, 9])) == [7, 8, 9]
     assert sorted(capsys.readouterr().out.splitlines()) == ["got 7", "got 8", "got 9"]

@@ -16,6 +16,7 @@ import httpx
 from tests.integration.jupyter.server import ONLY_OURS, free_port, jupyter_folders
 from tests.support.deployment import Deployment
 from tests.support.processes import MARKER, PATIENCE_S, until
+from tests.support.sitecode import STARTS_SOON
 
 USER = "x"
 TOKEN = "of-a-service-of-the-hub"
@@ -105,7 +106,7 @@ class Hub:
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jupyterhub", "-f", "config.py"],
-                env=self._deployment.env,
+                env=self._deployment.env | STARTS_SOON,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

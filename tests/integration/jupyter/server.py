@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 
 from tests.support.deployment import Deployment
 from tests.support.processes import PATIENCE_S, until
+from tests.support.sitecode import STARTS_SOON
 
 TOKEN = "of-jupyter"
 ONLY_OURS = {name: name == "gpulayer_jupyter" for name in ("gpulayer_jupyter", "jupyterlab", "notebook", "jupyter_lsp")}
@@ -157,7 +158,8 @@ class JupyterServer:
 def jupyter_folders(home: Path) -> dict[str, str]:
     """An environment in which Jupyter sees nothing of whoever runs the tests."""
     folders = {name: str(home / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
-    return {f"JUPYTER_{name}_DIR": folder for name, folder in folders.items()} | {"IPYTHONDIR": str(home / "ipython")}
+    own = {f"JUPYTER_{name}_DIR": folder for name, folder in folders.items()}
+    return own | {"IPYTHONDIR": str(home / "ipython")} | STARTS_SOON
 
 
 def websocket(url: str, headers: Mapping[str, str], **more: Any) -> Any:

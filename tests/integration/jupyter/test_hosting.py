@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,16 @@ def started(servers: Servers, *arguments: str) -> JupyterServer:
     return server
 
 
+def ended(server: JupyterServer) -> dict[str, Any]:
+    """The one job, once it is over: its cell ends a commit before it."""
+
+    def look() -> dict[str, Any] | None:
+        (job,) = server.request("GET", "v1/jobs").json()
+        return job if job["ended_at"] else None
+
+    return until(look, "the job's end")
+
+
 def test_it_hosts_a_control_plane_on_which_a_notebook_runs_cells(servers: Servers) -> None:
     server = started(servers)
     deployment = servers.deployment
@@ -40,7 +51,7 @@ def test_it_hosts_a_control_plane_on_which_a_notebook_runs_cells(servers: Server
     assert deployment.plane.pid == server.pid
     notebook = deployment.notebook()
     assert notebook.run("%%gpulayer\nprint('there')\n6 * 7").data("text/plain") == ["42"]
-    (job,) = server.request("GET", "v1/jobs").json()
+    job = ended(server)
     assert (job["state"], job["worker"]) == (State.SUCCEEDED, "here")
     assert deployment.data.stat().st_mode & 0o077 == 0
 
@@ -106,7 +117,7 @@ def test_a_second_server_attaches_and_takes_over(servers: Servers, number: int) 
     go.touch()
     assert cell.wait().text() == "0\n1\n2\nend\n"
     second.until_worker()
-    (job,) = second.request("GET", "v1/jobs").json()
+    job = ended(second)
     assert (job["state"], job["attempts"]) == (State.SUCCEEDED, 1)
     assert notebook.run("%%gpulayer\n1 + 1").data("text/plain") == ["2"]
 

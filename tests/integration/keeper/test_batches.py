@@ -148,10 +148,11 @@ def test_a_signal_reaches_it_and_its_end_says_who_asked(contained) -> None:
     async def check() -> None:
         async with Batch(contained) as batch:
             batch.run(
-                deaf=f"trap '' TERM; echo up > $MAIL; {contained.sleep}", polite="echo up > $MAIL; exec cat $MAIL"
+                deaf=f"trap '' TERM; echo up > $MAIL; {contained.sleep}",
+                polite=f"echo up > $MAIL; exec {contained.sleep}",
             )
-            lines = [await asyncio.to_thread(contained.mail.line) for _ in range(1)]
-            assert lines == ["up"]
+            lines = [await asyncio.to_thread(contained.mail.line) for _ in range(2)]
+            assert lines == ["up", "up"]
             await batch.client.kill("deaf")
             assert (await batch.over("deaf"))["signal"] == signal.SIGKILL
             await batch.client.kill("polite")

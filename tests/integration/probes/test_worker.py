@@ -47,12 +47,13 @@ def test_commands_run_while_a_framework_is_probed(plane: Deployment) -> None:
     go = plane.folder / "go"
     python = interpreter(plane.folder / "env", {"torch": ("2.13.0", TORCH + WAITS)})
     worker = plane.worker("alpha", python=python, warm=0, env={"CUDA_GO": str(go)})
-    assert inventory(plane).probing == ("torch",)
+    until(lambda: inventory(plane).probing == ("torch",), "it to be probed")
     view = Bench(plane, worker).run("echo it runs")
     assert (view.state, inventory(plane).probing) == (State.SUCCEEDED, ("torch",))
     go.touch()
     found = until(lambda: torch(plane), lambda: f"torch to be told:\n{worker.log}")
-    assert (found.works, inventory(plane).probing) == (("cpu",), ())
+    until(lambda: inventory(plane).probing == (), "the probes' end")
+    assert found.works == ("cpu",)
 
 
 def test_a_worker_that_is_stopped_amid_a_probe_leaves_no_process(plane: Deployment) -> None:

@@ -78,6 +78,7 @@ def test_every_goal_of_the_design_is_a_row() -> None:
         lengths=[1.0, 1.0],
         import_ms=[30.0],
         cpu_s={"control plane": 0.2},
+        arrays_cpu_s={TCP: {"client": [0.4]}},
     )
     found = by_name(samples)
     goals = {name: row.goal for name, row in found.items() if row.goal}
@@ -95,6 +96,7 @@ def test_every_goal_of_the_design_is_a_row() -> None:
     }
     assert found["calls.uneven_makespan_ratio"].value == pytest.approx(1.1)
     assert found["calls.cpu_us_control_plane"].value == pytest.approx(10.0)
+    assert found["calls.arrays_tcp_cpu_ms_client"].value == pytest.approx(4.0)
     assert found["calls.p99_ms_ray"].value == pytest.approx(1.0)
 
 

@@ -12,14 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpulayer.protocol.calls import OK, CallRun, CallsSpec, FunctionSpec
 from gpulayer.protocol.types import CellSpec, CommandSpec, JobSpec, Outcome, State
 from gpulayer.source import FileEntry, Manifest, blobs
 from gpulayer.source.blobs import Blobs
 from gpulayer.source.partial import Partials
 from gpulayer_server import retention as module
+from gpulayer_server.core.events import ArgsRow, ResultsRow
 from gpulayer_server.core.state import Attempt, Job, Task
 from gpulayer_server.retention import Retention
 from gpulayer_server.store.database import Store
+from gpulayer_server.store.maps import dropped
 from gpulayer_server.store.rows import encoded
 from gpulayer_server.store.streams import Streams
 
@@ -211,3 +214,19 @@ def test_nobody_is_counted_on_for_ever(folder: Folder, monkeypatch: pytest.Monke
     monkeypatch.setattr(blobs, "_RELIED_S", 0.0)
     folder.look()
     assert folder.blobs.missing(names) == names
+
+
+def test_what_calls_name_stays_as_long_as_their_rows(folder: Folder) -> None:
+    source = folder.bundle(b"module")
+    first, argument, result, nobodys = (folder.put(data) for data in (b"init", b"argument", b"result", b"nobody's"))
+    function = FunctionSpec(name="f", qualname="f", bundle=source[0])
+    folder.job(1, JobSpec(calls=CallsSpec(function=function, init_blobs=(first,))))
+    run = CallRun(map="j-1.1", first=0, codes=bytes([OK]), data=(b"",), blobs=(result,))
+    args = ArgsRow(n=1, k=1, first=0, args=(b"",), blobs=(argument,))
+    folder.store.commit([encoded([args, ResultsRow(n=1, k=1, run=run)])])
+    folder.look()
+    assert folder.blobs.missing([*source, first, argument, result]) == []
+    assert folder.blobs.missing([nobodys]) == [nobodys]
+    folder.store.commit([dropped((1, 1))])
+    folder.look()
+    assert folder.blobs.missing([*source, first, argument, result]) == [argument, result]

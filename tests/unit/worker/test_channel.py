@@ -14,6 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from gpulayer.protocol.calls import CallRun, CallsDone
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.messages import Order, Output, Refuse, Sampled, ServerMessage, Started, WorkerMessage
 from gpulayer.protocol.types import FRAME_DATA_BYTES, Problem, Sample
@@ -30,6 +31,14 @@ def test_small_messages_share_a_frame() -> None:
     messages: list[WorkerMessage] = [Started(attempt="a"), output(10), output(20)]
     assert list(frames(messages)) == [messages]
     assert list(frames([])) == []
+
+
+def test_large_results_have_frames_of_their_own() -> None:
+    def done(size: int) -> CallsDone:
+        return CallsDone(attempt="a", runs=(CallRun(map="m", first=0, codes=b"\0", data=(b"x" * size,)),))
+
+    messages: list[WorkerMessage] = [done(2 * FRAME_DATA_BYTES), done(1), done(2), done(FRAME_DATA_BYTES)]
+    assert list(frames(messages)) == [messages[:1], messages[1:3], messages[3:]]
 
 
 def test_a_frame_holds_no_more_output_than_the_protocol_says() -> None:

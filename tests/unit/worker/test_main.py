@@ -369,7 +369,7 @@ def test_the_agent_of_a_joined_worker_reads_its_own_file_each_time(
         (data / "credential.json").unlink()
         with pytest.raises(OSError, match=r"credential\.json"):
             agent.endpoint()
-        assert agent._blobs_beside() is None
+        assert agent.blobs_beside() is None
         return 0
 
     monkeypatch.setattr(Agent, "run", run)

@@ -26,7 +26,7 @@ from gpulayer_worker.environ import bound_cpus, for_devices
 from gpulayer_worker.keeper.client import ExitRecord
 from gpulayer_worker.run.callsfeed import Feed
 from gpulayer_worker.run.callstelling import Telling
-from gpulayer_worker.run.callswords import death, failure, load_failed
+from gpulayer_worker.run.callswords import death, failure, load_failed, outgrown
 from gpulayer_worker.run.devicememory import DeviceMemory, measuring
 from gpulayer_worker.run.fetching import fetched
 from gpulayer_worker.run.services import Over, Services
@@ -81,6 +81,7 @@ class CallsRun:
         self._answered = Outcome(state=State.FAILED)  # how the attempt ends then
         self._began = False
         self._leaving = False  # the runner was told to end
+        self._replacing = False  # so that another one takes its place
         self._ending: Outcome | None = None  # how it ends, once nothing is left to do
         self._over = told  # its end was told
         self._wish = ""  # 'cancel', 'kill'
@@ -122,7 +123,8 @@ class CallsRun:
         self._settle()
 
     def _take(self, batches: tuple[CallBatch, ...]) -> None:
-        if self._over or self._leaving or (self._ending is not None and self._load_failure is None):
+        leaving = self._leaving and not self._replacing
+        if self._over or leaving or (self._ending is not None and self._load_failure is None):
             self._feed.refuse(batches)
             return
         self._idle_since = None
@@ -248,7 +250,7 @@ class CallsRun:
         reach("agent.before-runner")
         self._tell("starting a runner")
         self._starts += 1
-        self._leaving = False
+        self._leaving = self._replacing = False
         start = Start(
             folder=self._folder,
             cwd=self.workspace,
@@ -328,8 +330,11 @@ class CallsRun:
                 self._begin()
             case wire.Busy():
                 self._feed.busy(frame)
-            case wire.Replace():
+            case wire.Replace(why=why):
                 self._feed.replaced()
+                self._replacing = True
+                if self._calls.stateful and self._ending is None:
+                    self._ending = outgrown(why)
                 self._leave()
             case _:
                 raise wire.WireError(f"a runner says no {type(frame).__name__}")

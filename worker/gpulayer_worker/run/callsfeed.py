@@ -80,8 +80,8 @@ class Feed:
     def fill(self) -> None:
         """Give the runner what is its turn."""
         runner = self.runner
-        if not self.ready or runner is None or self.stopping:
-            return
+        if not self.ready or runner is None or self.stopping or self._busy is not None:
+            return  # behind a call that takes long nothing waits in the runner
         pieces = self.queue.hand(1 if self._calls.isolate else self._pace.window, self._arguments.ready)
         if pieces:
             runner.send([_frame(piece) for piece in pieces])
@@ -187,6 +187,8 @@ class Feed:
 
     def busy(self, busy: wire.Busy) -> None:
         """A call takes long: what was given with it waits here again, for nobody knows how long."""
+        if not self.queue.holds(busy.map, busy.index):
+            return  # it ended while this was said
         name, index = self._busy = busy.map, busy.index
         batch = self.queue.batch_of(name, index)
         timeout_s = batch.timeout_s if batch is not None else None
@@ -194,7 +196,11 @@ class Feed:
             left_s = max(0.0, timeout_s - busy.elapsed_us / 1e6)
             self._later(left_s, lambda: self._overdue(name, index, timeout_s))
         if self.queue.handed > 1 and self.runner is not None:
-            self._go_on(self._take_back(self.runner))
+            self._go_on(self._put_back(self.runner))
+
+    async def _put_back(self, runner: Runner) -> None:
+        await self._take_back(runner)
+        self.fill()  # the call that took long may have ended meanwhile
 
     def _overdue(self, name: str, index: int, timeout_s: float) -> None:
         runner = self.runner

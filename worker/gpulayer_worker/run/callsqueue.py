@@ -147,7 +147,6 @@ class CallQueue:
         given = sum(piece.stop - piece.first for piece in pieces)
         self.handed += given
         self.waiting -= given
-        self.careful = max(0, self.careful - given)
         return pieces
 
     def _head(self, piece: Piece, room: int, ready: Callable[[Piece], bool]) -> Piece | None:
@@ -160,6 +159,7 @@ class CallQueue:
 
     def done(self, name: str, first: int, stop: int) -> None:
         """The runner has these no more."""
+        self.careful = max(0, self.careful - (stop - first))
         head = self._handed[0] if self._handed else None
         if head is not None and head.map == name and head.first == first and stop <= head.stop:  # as nearly always
             self.handed -= stop - first

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gpulayer.protocol.calls import CallFailure
@@ -34,7 +36,13 @@ def overdue(timeout_s: float) -> bytes:
     return failure("timeout", f"timed out after {timeout_s:g} s, its timeout", type="TimeoutError")
 
 
-def load_failed(found: dict[str, str]) -> Outcome:
+def load_failed(found: dict[str, Any]) -> Outcome:
     """How an attempt ended whose function could not be loaded: `found` are the fields of the `CallFailure`."""
     error = f"{found.get('type', 'Error')}: {found.get('text', '')}".rstrip(": ")
     return Outcome(state=State.FAILED, error=error, problem=f"the function could not be loaded: {error}")
+
+
+def outgrown(why: dict[str, Any]) -> Outcome:
+    """How an attempt ended whose runner can't be replaced: its object would be gone. `why` is what the runner said."""
+    size = f"{why.get('rss_bytes', 0) / 1e9:.1f} GB of memory"
+    return Outcome(state=State.FAILED, problem=f"its runner had {size}, above its limit: its object is gone")

@@ -37,15 +37,19 @@ def fetch(places: Mapping[str, Any], digest: str, size: int) -> Any:
 class Results:
     """Writes the large parts of results. Used by the main thread."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, reserve_bytes: int) -> None:
+        """`reserve_bytes` of the disk stay free."""
         self._folder = folder
+        self._reserve_bytes = reserve_bytes
         self._made = 0
         self.places: list[Any] = []  # of the result at hand
 
     def put(self, data: memoryview) -> str:
-        """Writes one part; its digest. Raises OSError."""
+        """Writes one part; its digest. Raises OSError, also where the disk has no room for it."""
         import hashlib  # only where there is a large part
 
+        if len(data) >= _PIECE_BYTES:
+            self._check_room(len(data))
         self._made += 1
         path = os.path.join(self._folder, f"{os.getpid()}-{self._made}")
         sha256 = hashlib.sha256()
@@ -64,6 +68,13 @@ class Results:
         digest = sha256.hexdigest()
         self.places.append(wire.BlobPlace(digest, path, 0, len(data)))
         return digest
+
+    def _check_room(self, size: int) -> None:
+        disk = os.statvfs(self._folder)
+        free = disk.f_bavail * disk.f_frsize - self._reserve_bytes
+        if size > free:
+            have, want = max(0, free) / 1e6, size / 1e6
+            raise OSError(f"it needs {want:,.0f} MB on the worker's disk, which has {have:,.0f} MB to spare")
 
     def taken(self) -> list[Any]:
         """The places of the result at hand, which is whole."""

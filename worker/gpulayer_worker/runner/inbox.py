@@ -34,7 +34,7 @@ class Inbox:
         self.lock = threading.Lock()
         self.running: Batch | None = None
         self.index = 0  # of the call that runs
-        self.began_ns = 0  # when, on the monotonic clock
+        self.began_ns = 0  # when, on the monotonic clock; 0: its arguments are being read
         self.ended = False  # nothing comes any more
         self._batches: deque[Batch] = deque()
 
@@ -51,7 +51,7 @@ class Inbox:
                 at = batch.at
                 if at < batch.end:
                     batch.at = at + 1
-                    self.index = batch.first + at
+                    self.index, self.began_ns = batch.first + at, 0
                     self.running = batch
                     return batch
                 self._batches.popleft()
@@ -71,7 +71,7 @@ class Inbox:
             ]
 
     def runs(self) -> tuple[str, int, int] | None:
-        """Map and index of the call that runs, and when it began (ns, monotonic)."""
+        """Map and index of the call that runs, and when it began (ns, monotonic; 0 for not yet)."""
         with self.lock:
             return None if self.running is None else (self.running.map, self.index, self.began_ns)
 

@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from . import wire
 
@@ -27,6 +27,7 @@ class Link:
         self._connection: socket.socket | None = None
         self._splitter = wire.Splitter()
         self._hello: bytes | None = None
+        self._greeted: socket.socket | None = None  # whose first frames are written
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -34,14 +35,14 @@ class Link:
     def send(self, frame: bytes) -> None:
         """Writes a frame, once the connection has been greeted; without one, the next will get it with the greeting."""
         with self._sending:
-            if self._hello is not None:
+            if self._greeted is not None and self._greeted is self._connection:
                 self._write(frame)
 
     def greet_all(self, hello: bytes, frames: Callable[[], list[bytes]]) -> None:
         """From now on each connection begins with `hello`, then `frames`; so does the one that is there."""
         with self._sending:
             self._hello = hello
-            self._write(b"".join((hello, *frames())))
+            self._say_hello(frames)
 
     def accept(self, frames: Callable[[], list[bytes]]) -> None:
         """Takes a new connection, and closes the one before."""
@@ -116,8 +117,13 @@ class Link:
 
     def _greet(self, connection: socket.socket, frames: Callable[[], list[bytes]]) -> None:
         with self._sending:
-            if self._hello is not None and connection is self._connection:
-                self._write(b"".join((self._hello, *frames())))
+            if connection is self._connection and connection is not self._greeted:
+                self._say_hello(frames)
+
+    def _say_hello(self, frames: Callable[[], list[bytes]]) -> None:
+        if self._hello is not None and self._connection is not None:
+            self._greeted = self._connection
+            self._write(b"".join((self._hello, *frames())))
 
     def _write(self, data: bytes) -> None:
         connection = self._connection
@@ -133,8 +139,7 @@ class Link:
 
     def _lost(self, connection: socket.socket, error: OSError | None) -> None:
         if error is not None and error.errno == errno.EBADF and connection.fileno() >= 0:
-            # A call has closed our sockets: nobody will reach this process again.
-            os._exit(70)
+            give_up()
         if self._connection is connection:
             self._connection = None
         try:
@@ -142,6 +147,12 @@ class Link:
         except OSError:
             pass  # the other side was faster
         connection.close()
+
+
+def give_up() -> NoReturn:
+    """Ends the process, which nobody can reach any more."""
+    os.write(2, b"gpulayer runner: a call has closed file descriptors that are not its own\n")
+    os._exit(70)
 
 
 def listen(path: str) -> socket.socket:

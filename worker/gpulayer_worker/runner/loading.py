@@ -42,7 +42,8 @@ def load(spec: dict[str, Any], data: dict[str, Any], bundle_folder: str | None) 
         LoadError: it is not where the spec says.
         Exception: whatever the module, or a piece of source, raises when it is executed.
     """
-    _stand_in()
+    if "gpulayer" not in sys.modules and not any(isinstance(finder, _Gpulayer) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Gpulayer())
     _extend_path(spec, bundle_folder)
     if spec["module"]:
         return _of_module(spec)
@@ -78,23 +79,53 @@ def _of_module(spec: dict[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What a remote function wraps, where gpulayer itself is installed in this interpreter."""
-    wrapped = getattr(value, "__gpulayer_function__", None)
-    return value if wrapped is None else wrapped
+    """What a remote function wraps: some are made by other ways than `gl.remote` of `_Gpulayer`."""
+    if isinstance(value, types.FunctionType):  # functools.wraps copies the mark
+        return value
+    try:
+        names = object.__getattribute__(value, "__dict__")  # getattr may run anything
+    except AttributeError:
+        return value
+    return names.get("__gpulayer_function__", value)
 
 
-def _stand_in() -> None:
-    """What decorates with `gl.remote` need not have gpulayer installed where it runs."""
-    if "gpulayer" in sys.modules or importlib.util.find_spec("gpulayer") is not None:
-        return
-    module = types.ModuleType("gpulayer", "Stands in for gpulayer, which is not installed in this environment.")
-    module.remote = _remote  # type: ignore[attr-defined]
-    module.__getattr__ = _not_here  # type: ignore[method-assign]
-    sys.modules["gpulayer"] = module
+class _Gpulayer:
+    """Finds and loads `gpulayer` for the user's modules, with a `gl.remote` that leaves functions as they are.
+
+    What is decorated is called here, where a call already runs, and need not have gpulayer installed.
+    """
+
+    def __init__(self) -> None:
+        self._real: Any = None
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec of `gpulayer`, asked for once; None for all other modules."""
+        if name != "gpulayer":
+            return None
+        sys.meta_path.remove(self)
+        spec: Any = importlib.util.find_spec(name)
+        if spec is None:
+            loader: Any = self
+            return importlib.util.spec_from_loader(name, loader)
+        self._real, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        """The module as its own loader makes it."""
+        return None if self._real is None else self._real.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        """Execute the real one, if there is one."""
+        if self._real is None:
+            module.__getattr__ = _not_here
+        else:
+            module.__spec__.loader = module.__loader__ = self._real
+            self._real.exec_module(module)
+        module.remote = _remote
 
 
 def _remote(function: Any = None, **_options: Any) -> Any:
-    """`gl.remote` where a call already runs: the function stays as it is."""
+    """`gl.remote` where a call already runs."""
     return (lambda function: function) if function is None else function
 
 
@@ -153,6 +184,8 @@ class _Making:
         names.update(given)
         exec(code, names)
         made: Any = names.get(defines)
+        if piece["closure"] is not None:
+            made = _renamed(made(*[self._value(reference) for _, reference in piece["closure"]]))
         for name, value in before.items():
             if value is _MISSING:
                 names.pop(name, None)
@@ -162,8 +195,6 @@ class _Making:
             for name in piece["names"]:
                 names[name] = _plain(names[name])
             return
-        if piece["closure"] is not None:
-            made = _renamed(made(*[self._value(reference) for _, reference in piece["closure"]]))
         self._slots[piece["slot"]] = made
         for name in piece["names"]:
             names[name] = made

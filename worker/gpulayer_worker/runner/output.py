@@ -14,7 +14,7 @@ from typing import Any
 INTERVAL_NS = 20_000_000
 LIMIT_BYTES = 256 * 1024  # held back at most, and in one record
 LEADING_BYTES = 8 * 1024  # so much is worth a write of its own, even without a newline
-TRUNCATE_BYTES = 32 << 20  # so long a file of descriptor 1 or 2 may become before it begins anew
+PUNCH_BYTES = 32 << 20  # after so much that was read of a file of descriptor 1 or 2 its space is given back
 STDOUT, STDERR, ITEM = 7, 8, 9  # kinds of records
 
 _CALL = struct.Struct("<QI")
@@ -30,8 +30,7 @@ class Sink:
         """`open_spool` makes the writer when there is something to write, `wake` starts the time until a flush."""
         self.lock = threading.RLock()
         self.pending = False  # something is held back
-        self.map = ""
-        self.index = 0
+        self._call = ("", 0)  # map and index
         self._open_spool = open_spool
         self._wake = wake
         self._writer: Any = None
@@ -41,9 +40,9 @@ class Sink:
 
     def begin(self, map_name: str, index: int) -> None:
         """From now on what is written is this call's."""
-        if self.pending and self.map:
+        if self.pending and self._call[0]:
             self.flush()
-        self.map, self.index = map_name, index
+        self._call = (map_name, index)
 
     def write(self, kind: int, data: bytes) -> None:
         """Takes what was written to stdout or stderr (`kind`)."""
@@ -51,7 +50,7 @@ class Sink:
             self._items.append((kind, data))
             self._bytes += len(data)
             self.pending = True
-            if self._bytes >= LIMIT_BYTES and not self.map:
+            if self._bytes >= LIMIT_BYTES and not self._call[0]:
                 self._items, self._bytes = [], 0  # nobody's, and nobody's call comes
             elif self._bytes >= LIMIT_BYTES or (
                 (len(data) >= LEADING_BYTES or b"\n" in data) and time.monotonic_ns() - self._flushed_ns >= INTERVAL_NS
@@ -69,7 +68,7 @@ class Sink:
     def flush(self) -> None:
         """Writes what is held back. Raises OSError when the disk fails."""
         with self.lock:
-            if not self.map:
+            if not self._call[0]:
                 return
             while self._items:
                 kind, count = self._items[0][0], 1
@@ -91,8 +90,9 @@ class Sink:
     def _append(self, kind: int, data: bytes, number: int) -> None:
         if self._writer is None:
             self._writer = self._open_spool()
-        name = self.map.encode()
-        self._writer.append((bytes((kind, len(name))), name, _CALL.pack(self.index, number), data))
+        map_name, index = self._call
+        name = map_name.encode()
+        self._writer.append((bytes((kind, len(name))), name, _CALL.pack(index, number), data))
 
 
 class _Raw(io.RawIOBase):
@@ -109,6 +109,11 @@ class _Raw(io.RawIOBase):
 
     def fileno(self) -> int:
         return self._fd
+
+    def flush(self) -> None:
+        super().flush()
+        if self._sink.pending and os.getpid() == self._pid:
+            self._sink.flush()
 
     def write(self, data: Any) -> int:
         taken = bytes(data)
@@ -153,12 +158,13 @@ class Files:
         """Reads from the files' ends on. Raises OSError where one can't be read; '' stands for none."""
         self._sink = sink
         self._lock = threading.Lock()
-        self._files: list[list[int]] = []  # kind, descriptor, how far it is read
+        self._files: list[list[int]] = []  # kind, descriptor, how far it is read, and how far given back
         for kind, path in ((STDOUT, stdout), (STDERR, stderr)):
             if path:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                self._files.append([kind, fd, os.fstat(fd).st_size])
-        self._flush_c: Any = None
+                size = os.fstat(fd).st_size
+                self._files.append([kind, fd, size, size])
+        self._c: Any = None
 
     def take(self) -> None:
         """Gives the sink what was written since. Raises OSError."""
@@ -171,18 +177,26 @@ class Files:
                         break
                     place[2] += len(data)
                     self._sink.write(place[0], data)
-                if size >= TRUNCATE_BYTES and place[2] == os.fstat(place[1]).st_size:
-                    os.ftruncate(place[1], 0)  # every writer appends
-                    place[2] = 0
+                if place[2] - place[3] >= PUNCH_BYTES:
+                    self._give_back(place)
 
     def flush_c(self) -> None:
         """Has the C library write what it holds back: to a file it does so only at the end."""
-        if self._flush_c is None:
+        if self._c is None:
             ctypes = sys.modules.get("ctypes")
             if ctypes is None:
                 return  # whatever writes by C's streams has most likely come with it
-            self._flush_c = ctypes.CDLL(None).fflush
-        self._flush_c(None)
+            self._c = ctypes.CDLL(None)
+        self._c.fflush(None)
+
+    def _give_back(self, place: list[int]) -> None:
+        """The space of what was read; not by cutting the file, since others may be writing."""
+        if sys.platform == "linux":
+            import ctypes  # only where there is very much
+
+            start, size = ctypes.c_int64(place[3]), ctypes.c_int64(place[2] - place[3])
+            ctypes.CDLL(None).fallocate64(place[1], 3, start, size)  # KEEP_SIZE and PUNCH_HOLE; where it can't, no harm
+        place[3] = place[2]
 
 
 class Timer(threading.Thread):
@@ -215,6 +229,9 @@ class Timer(threading.Thread):
                 time.sleep(0.01)  # nothing to wait for: the interval is the point
                 quiet = 0 if self._safely() else quiet + 1
             self.asleep = True
+            if self._safely():  # it began when nobody saw yet that this thread had to be woken
+                self.asleep = False
+                continue
             self._woken.acquire(timeout=0.5 if self._runs() else -1)
             self.asleep = False
 

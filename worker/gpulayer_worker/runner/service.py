@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import errno
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from .control import Control
 from .executing import RAISED, Executor
 from .inbox import Inbox
 from .interrupts import Interrupts
-from .link import Link
+from .link import Link, give_up
 from .memory import Memory
 from .outbox import Outbox
 from .output import Files, Sink, Streams, Timer
@@ -43,8 +44,9 @@ class Runner:
         self._reach = protocol.failpoints.reach
         self._state = "loading"
         self._why: dict[str, Any] = {}  # it runs nothing any more
-        self._told: tuple[str, int] | None = None  # the call that the agent knows to be busy
-        self._calls = self._calls_seen = 0
+        self._told: tuple[str, int, int] | None = None  # the call that the agent knows to be busy
+        self._calls = 0
+        self._seen: Any = None  # by the timer: how many calls there were, and which one ran
         self._memory = Memory()
         self._inbox = Inbox()
         self._interrupts = Interrupts(self._inbox)
@@ -52,7 +54,7 @@ class Runner:
         self._sink = Sink(self._open_spool, self._timer.wake)
         self._streams = Streams(self._sink)
         self._files = Files(self._sink, config.get("stdout", ""), config.get("stderr", ""))
-        self._results = blobs.Results(config.get("results", ""))
+        self._results = blobs.Results(config.get("results", ""), config.get("reserve_bytes", 0))
         self._executor = Executor(protocol.calls, self._worker, self._results, self._sink.item)
         self._link = Link(config["data_socket"], self._take)
         self._outbox = Outbox(self._link.send, self._memory.recent_bytes)
@@ -65,9 +67,12 @@ class Runner:
         self._control.start()
         self._timer.start()
         self._reach("runner.started")
-        self._link.greet_all(wire.encode(self._loaded(load)), self._greeting)
+        hello: bytes | None = wire.encode(self._loaded(load))
         while True:
             try:
+                if hello is not None:
+                    self._link.greet_all(hello, self._greeting)
+                    hello = None
                 self._work()
                 break
             except BaseException as error:  # noqa: BLE001 - a signal handler that a call has left behind has raised
@@ -132,10 +137,8 @@ class Runner:
             self._end_child(code, data)
         self._calls += 1
         spent_ns = executor.spent_ns
-        if spent_ns >= _SHORT_NS:
-            self._tidy(spent_ns)
-        if sink.pending:
-            sink.flush()
+        if spent_ns >= _SHORT_NS or sink.pending:
+            self._settle(spent_ns)
         self._streams.restore()
         self._interrupts.restore()
         self._reach("runner.result")
@@ -144,13 +147,25 @@ class Runner:
         if full or spent_ns >= _LONG_NS:
             outbox.flush()
         if self._limited:
-            self._look_at_limits()
+            self._look_at_limits(spent_ns)
 
-    def _tidy(self, spent_ns: int) -> None:
-        """After a call that may have done more than compute."""
-        if spent_ns >= 20 * _SHORT_NS:
-            self._files.flush_c()
-        self._files.take()
+    def _settle(self, spent_ns: int) -> None:
+        """After a call that may have done more than compute: what it wrote, and where it went to."""
+        try:
+            if spent_ns >= 20 * _SHORT_NS:
+                self._files.flush_c()
+            self._files.take()
+            if self._sink.pending:
+                self._sink.flush()
+        except OSError as error:
+            if error.errno is None:  # TimeoutError, most likely, of a signal handler of the user's
+                raise
+            if error.errno == errno.EBADF:
+                give_up()
+            os.write(2, f"gpulayer runner: output could not be written: {error}\n".encode(errors="replace"))
+        self._go_home()
+
+    def _go_home(self) -> None:
         try:
             if os.getcwd() == self._home:
                 return
@@ -161,10 +176,12 @@ class Runner:
         except OSError as error:
             os.write(2, f"gpulayer runner: {error}\n".encode(errors="replace"))
 
-    def _look_at_limits(self) -> None:
+    def _look_at_limits(self, spent_ns: int) -> None:
         if self._config.get("isolate"):
             self._stop_for("isolate")
-        elif self._memory.recent_bytes() > (self._limit_bytes or 0):
+            return
+        memory = self._memory  # it takes time to fill some
+        if (memory.bytes() if spent_ns >= _LONG_NS else memory.recent_bytes()) > (self._limit_bytes or 0):
             self._stop_for("memory")
 
     def _stop_for(self, reason: str) -> None:
@@ -175,6 +192,8 @@ class Runner:
 
     def _recover(self, error: BaseException) -> None:
         """After an exception between calls: the one that ran has failed with it, and the connection begins anew."""
+        if isinstance(error, OSError) and error.errno == errno.EBADF:
+            give_up()
         self._link.drop()
         running = self._inbox.runs()
         if running is not None:
@@ -205,28 +224,28 @@ class Runner:
         """What follows after the first frame of a connection."""
         frames = self._outbox.frames()
         running = self._inbox.runs()
-        if running is not None and time.monotonic_ns() - running[2] >= _BUSY_NS:
+        if running is not None and _elapsed_ns(running) >= _BUSY_NS:
             frames.append(self._busy(running))
         if self._state == "replace":
             frames.append(wire.encode(wire.Replace(self._why)))
         return frames
 
     def _busy(self, running: tuple[str, int, int]) -> bytes:
-        map_name, index, began_ns = running
-        return wire.encode(wire.Busy(map_name, index, (time.monotonic_ns() - began_ns) // 1000))
+        map_name, index, _ = running
+        return wire.encode(wire.Busy(map_name, index, _elapsed_ns(running) // 1000))
 
     def _tick(self) -> bool:
         running = self._inbox.runs()
-        if running is not None and time.monotonic_ns() - running[2] >= _BUSY_NS:
-            if self._told != running[:2]:
-                self._told = running[:2]
+        if running is not None and _elapsed_ns(running) >= _BUSY_NS:
+            if self._told != running:
+                self._told = running
                 self._link.send(self._busy(running))
             self._files.take()
         if self._sink.pending:
             self._sink.flush()
         self._outbox.flush_old()
-        calls, self._calls_seen = self._calls_seen, self._calls
-        return calls != self._calls
+        seen, self._seen = self._seen, (self._calls, running)
+        return seen != self._seen
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         op = request["op"]
@@ -245,13 +264,14 @@ class Runner:
         raise ValueError(f"there is no {op!r}")
 
     def _held(self) -> dict[str, Any]:
+        waiting = self._inbox.waiting()  # looked at on a call's way: so none is passed over that moves meanwhile
         running = self._inbox.runs()
         return {
             "pid": self._pid,
             "state": self._state,
             "rss_bytes": self._memory.recent_bytes(),
-            "waiting": self._inbox.waiting(),
-            "running": running and (*running[:2], (time.monotonic_ns() - running[2]) // 1000),
+            "waiting": waiting,
+            "running": running and (*running[:2], _elapsed_ns(running) // 1000),
             "unaccepted": self._outbox.unaccepted(),
         }
 
@@ -264,8 +284,16 @@ class Runner:
 
     def _end_child(self, code: int, data: bytes) -> None:
         if code == RAISED:
-            os.write(2, wire.read_object(data)["traceback"].encode())
+            failure = wire.read_object(data)
+            if failure["type"] == "SystemExit" and (failure["text"] or "0").isdigit():
+                os._exit(int(failure["text"] or 0) & 255)
+            os.write(2, failure["traceback"].encode())
         os._exit(1 if code else 0)
+
+
+def _elapsed_ns(running: tuple[str, int, int]) -> int:
+    """How long a call has been running."""
+    return time.monotonic_ns() - running[2] if running[2] else 0
 
 
 def _whole(function: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ the user's has raised while it wrote): connect again. To each new connection it 
 From the agent: `Calls` (before `Ready` too: they wait), run one by one in the order in which they came; `Accepted`: the
 results of these are needed no more; `End`: exit with 0 once what came before it has run.
 
-From the runner: `Done` for calls that stand one behind the other, at 32 results, after 10 ms, or when nothing is left
+From the runner: `Done` for calls that stand one behind the other, at 128 results, after 10 ms, or when nothing is left
 to run; each after the text of its calls is in the spool. The same result may come again, also on one connection: the
 first counts. `Busy` once for each call that runs for 10 ms or more, so that the agent knows since when. `Replace`: it
 runs nothing any more (`isolate`, or more memory than the limit): what waits in it is to be run by another one, `hold`
@@ -57,7 +57,7 @@ CALLS, ACCEPTED, END = 1, 2, 3
 READY, LOAD_FAILED, DONE, BUSY, REPLACE = 16, 17, 18, 19, 20
 
 #: A `Done` is sent at the latest with so many results, and after so many seconds.
-FLUSH_RESULTS = 32
+FLUSH_RESULTS = 128
 FLUSH_S = 0.01
 #: A frame's length at most: one call's inline bytes, and what goes around them.
 MAX_FRAME_BYTES = 1 << 30

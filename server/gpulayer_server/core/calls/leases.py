@@ -8,7 +8,7 @@ from gpulayer.protocol.calls import CallRange, DropCalls, EndRunner
 from gpulayer.protocol.types import Outcome, State
 from gpulayer_server.core import ending as core_ending
 from gpulayer_server.core.calls import dispatch, ending, results
-from gpulayer_server.core.calls.pool import Lease, LiveMap, Pool
+from gpulayer_server.core.calls.pool import LET_GO, Lease, LiveMap, Pool
 from gpulayer_server.core.calls.ranges import Ranges
 from gpulayer_server.core.events import Effects
 from gpulayer_server.core.state import Attempt, Job, Task, Worker
@@ -129,6 +129,8 @@ def _declared(plane: Plane, lease: Lease, has: tuple[CallRange, ...], out: Effec
         ranges = there.setdefault(of, Ranges())
         for first, end in of.done.missing(max(each.first, 0), min(each.first + each.count, of.row.taken)):
             ranges.add(first, end)
+        for index in of.put_off:  # it failed there, which is known
+            ranges.remove(index, index + 1)
     for name in dropped:
         out.send(lease.worker.conn, DropCalls(attempt=lease.attempt.id, map=name))
     return there
@@ -250,7 +252,7 @@ def _wanted(pool: Pool, now: float) -> bool:
         return False
     if not pool.ready:
         return not pool.usable or pool.waiting > 0 or bool(pool.unheard)
-    return pool.waiting > 0 and _worth_one(pool, pool.ready * _NOT_WORTH_S, now)
+    return pool.waiting > 0 and _takes(pool, pool.ready * _NOT_WORTH_S) is not False
 
 
 def _wants_another(plane: Plane, pool: Pool, now: float) -> bool:
@@ -261,21 +263,22 @@ def _wants_another(plane: Plane, pool: Pool, now: float) -> bool:
         return not (pool.leases and not pool.waiting) and pool.rejected != plane.room.changes
     if not pool.waiting or usable >= min(pool.waiting + pool.held, pool.most) or pool.rejected == plane.room.changes:
         return False
-    return _worth_one(pool, usable * _WORTH_S, now)
+    longer = _takes(pool, usable * _WORTH_S)
+    return not pool.ready or _tried_long(pool, now) if longer is None else longer
 
 
-def _worth_one(pool: Pool, seconds: float, now: float) -> bool:
-    """Whether what waits takes longer than that; where it is not known, whether one of it has run for a while."""
+def _takes(pool: Pool, seconds: float) -> bool | None:
+    """Whether what waits takes so long or longer; None where that is not known."""
     us, bound_us = 0.0, seconds * 1e6
     if pool.waiting_singles:
         if pool.single_us is None:
-            return not pool.ready or _tried_long(pool, now)
+            return None
         us = pool.waiting_singles * pool.single_us
     if len(pool.turns) > pool.waiting_singles:
         for of in pool.turns:
             if not of.single:
                 if of.mean_us is None:
-                    return not pool.ready or _tried_long(pool, now)
+                    return None
                 us += of.waiting.count * of.mean_us
             if us >= bound_us:
                 break
@@ -291,6 +294,7 @@ def add(plane: Plane, pool: Pool, now: float, out: Effects) -> None:
     """One more lease, that waits for a place, after failures only from a later moment on."""
     job = pool.job
     task = job.add_task()
+    task.notes = (LET_GO,) if pool.closing else ()
     plane.tasks[task.id] = task
     out.put(task)
     out.changed.add(job.id)

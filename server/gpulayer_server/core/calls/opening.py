@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpulayer.protocol.types import Problem, State
 from gpulayer_server.core import checking
 from gpulayer_server.core.calls import ending, leases
-from gpulayer_server.core.calls.pool import LiveMap, Pool, PoolKey
+from gpulayer_server.core.calls.pool import LET_GO, LiveMap, Pool, PoolKey
 from gpulayer_server.core.calls.state import MapState
 from gpulayer_server.core.calls.views import map_view, view_of
 from gpulayer_server.core.events import ArgsCame, ArgsRow, CallsEndWanted, Effects, MapCancelWanted, MapOpened
@@ -194,10 +194,6 @@ def end_calls(plane: Plane, event: CallsEndWanted, now: float, out: Effects) -> 
     out.changed.add(event.job)
     plane.calls.touch(pool)
     out.replies.append((event.request, job_view(plane, pool.job)))
-
-
-#: The note of a lease whose end a person wanted: after a restart it is known by it.
-LET_GO = "let go of"
 
 
 def _no_map(name: str) -> Problem:

@@ -19,6 +19,8 @@ WINDOW_US = 50_000.0
 WINDOW_CALLS = 512
 #: The bound on the runners of one job.
 MOST_RUNNERS = 1000
+#: The note of a lease whose end a person wanted: after a restart it is known by it.
+LET_GO = "let go of"
 _WEIGHT = 0.5  # of what was measured last, in the mean
 _DEAD_INSTANCES = 1000  # of so many objects that are gone it is remembered why
 
@@ -32,7 +34,7 @@ class LiveMap:
     waiting: Ranges = field(default_factory=Ranges)
     done: Ranges = field(default_factory=Ranges)
     held: int = 0  # calls that leases have
-    put_off: int = 0  # calls that failed, and are tried again later
+    put_off: dict[int, int] = field(default_factory=dict[int, int])  # calls that are tried again later: `Calls.put_off`
     tries: dict[int, int] = field(default_factory=dict[int, int])  # of calls that failed: how often
     deaths: dict[int, int] = field(default_factory=dict[int, int])  # of calls whose runner died: how often
     mean_us: float | None = None  # that a call takes; None until one came back

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.types import State
-from gpulayer_server.core.calls import leases, opening
-from gpulayer_server.core.calls.pool import LiveMap, Pool
+from gpulayer_server.core.calls import leases
+from gpulayer_server.core.calls.pool import LET_GO, LiveMap, Pool
 from gpulayer_server.core.state import Job, Snapshot
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def restore(plane: Plane, snapshot: Snapshot) -> None:
     calls = plane.calls
     maps: dict[int, list[LiveMap]] = {}
     for job in plane.jobs.values():
-        if job.spec.calls is not None:
+        if job.spec.calls is not None and not job.over:
             _pool(plane, job, snapshot.last_map_k.get(job.n, 0))
     for row in snapshot.maps:
         pool = calls.by_job.get(row.job)
@@ -46,7 +46,7 @@ def _pool(plane: Plane, job: Job, last_k: int) -> None:
     pool = job.pool = Pool(job=job, key=key, last_k=last_k, opened=last_k)
     plane.calls.by_job[job.id] = pool
     live = [task for task in job.tasks if not task.terminal]
-    ends = any(task.cancel_wanted or opening.LET_GO in task.notes for task in live)
+    ends = any(task.cancel_wanted or LET_GO in task.notes for task in live)
     pool.closing = ends or not live
     if not pool.closing and (not pool.stateful or len(job.tasks) == len(live)):
         plane.calls.pools[key] = pool

@@ -19,7 +19,7 @@ from gpulayer.protocol.calls import (
 from gpulayer_server.core.calls import dispatch, ending
 from gpulayer_server.core.calls.failing import died_run
 from gpulayer_server.core.calls.pool import Lease, LiveMap, Pool
-from gpulayer_server.core.calls.ranges import Range
+from gpulayer_server.core.calls.ranges import Range, Ranges
 from gpulayer_server.core.events import Effects, ResultsRow
 from gpulayer_server.core.state import Attempt, Worker
 
@@ -51,16 +51,17 @@ def _take(plane: Plane, lease: Lease, of: LiveMap, run: CallRun, now: float, out
     if first < 0 or end > of.row.taken or len(run.data) != count:
         return  # of calls that there are not
     of.took(lease, count, run.spent_us)
+    had = lease.flight.get(of)
+    held = Ranges(had.within(first, end)) if had is not None else Ranges()
     lease.let_go(of, first, end)
     lease.results += count
     lease.pool.failures = 0
     new = of.done.missing(first, end)
-    of.wait_no_more(first, end)
     if len(new) == 1 and new[0] == (first, end) and run.codes.count(OK) == count:
         accept(plane, of, run, now, out)
         return
     for low, high in new:
-        _sort_out(plane, of, _part(run, low, high), now, out)
+        _sort_out(plane, of, _part(run, low, high), held, now, out)
 
 
 def _part(run: CallRun, first: int, end: int) -> CallRun:
@@ -78,12 +79,12 @@ def _part(run: CallRun, first: int, end: int) -> CallRun:
     )
 
 
-def _sort_out(plane: Plane, of: LiveMap, run: CallRun, now: float, out: Effects) -> None:
-    """Accept all but the calls that are tried again."""
+def _sort_out(plane: Plane, of: LiveMap, run: CallRun, held: Ranges, now: float, out: Effects) -> None:
+    """Accept all but the calls that are tried again. Of one that the lease did not have it was told before."""
     at = run.first
     for number, code in enumerate(run.codes):
         index = run.first + number
-        if code in _AGAIN and _tried_again(plane, of, index, now):
+        if code in _AGAIN and (index not in held or _tried_again(plane, of, index, now)):
             if at < index:
                 accept(plane, of, _part(run, at, index), now, out)
             at = index + 1
@@ -98,6 +99,7 @@ def accept(plane: Plane, of: LiveMap, run: CallRun, now: float, out: Effects) ->
     if row.ended_at is not None:
         return
     failed = count - run.codes.count(OK)
+    of.wait_no_more(run.first, run.first + count)
     of.done.add(run.first, run.first + count)
     row.done += count
     row.failed += failed
@@ -106,8 +108,8 @@ def accept(plane: Plane, of: LiveMap, run: CallRun, now: float, out: Effects) ->
     pool.changed = True
     if of.tries or of.deaths:
         for index in range(run.first, run.first + count):
-            of.tries.pop(index, None)
-            of.deaths.pop(index, None)
+            for known in (of.tries, of.deaths, of.put_off):
+                known.pop(index, None)
     out.put(ResultsRow(n=row.n, k=row.k, run=run))
     out.results.append((row.id, run))
     out.maps.add(row.id)
@@ -127,9 +129,9 @@ def _tried_again(plane: Plane, of: LiveMap, index: int, now: float) -> bool:
     if tries > spec.retries:
         return False
     of.tries[index] = tries
-    of.put_off += 1
     calls = plane.calls
     calls.serial += 1
+    of.put_off[index] = calls.serial
     due = now + min(spec.backoff_s * 2.0 ** (tries - 1), _LONGEST_BACKOFF_S)
     heapq.heappush(calls.put_off, (due, calls.serial, of, index))
     return True
@@ -139,9 +141,9 @@ def try_again(plane: Plane, now: float) -> None:
     """Those that were put off until now are to run."""
     calls = plane.calls
     while calls.put_off and calls.put_off[0][0] <= now:
-        of, index = heapq.heappop(calls.put_off)[2:]
-        if of.row.ended_at is None:
-            of.put_off -= 1
+        _, serial, of, index = heapq.heappop(calls.put_off)
+        if of.row.ended_at is None and of.put_off.get(index) == serial:
+            del of.put_off[index]
             wait_again(of.pool, of, index, index + 1)
             calls.touch(of.pool)
 

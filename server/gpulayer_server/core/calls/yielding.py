@@ -53,7 +53,7 @@ def _idle_ones(plane: Plane, idle: list[Lease], now: float, out: Effects) -> Non
         wants = waiting.wants_of(plane, line)
         if wants is None:
             continue
-        for task in plane.queue.first_few(line, len(idle)):
+        for task in plane.queue.first_few(line, len(idle) + len(plane.calls.asked)):
             if _asked(plane, task):
                 continue
             pool = plane.jobs[plane.tasks[task].job].pool

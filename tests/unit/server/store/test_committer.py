@@ -18,13 +18,15 @@ class Disk:
 
     def __init__(self) -> None:
         self.transactions: list[list[list[Op]]] = []
+        self.checkpoints: list[bool] = []  # which of them may take the time for one
         self.go = threading.Event()
         self.go.set()
         self.entered = threading.Semaphore(0)
         self.broken = False
 
-    def commit(self, units: Iterable[Iterable[Op]]) -> None:
+    def commit(self, units: Iterable[Iterable[Op]], *, checkpoint: bool = True) -> None:
         taken = [list(unit) for unit in units]
+        self.checkpoints.append(checkpoint)
         self.entered.release()
         assert self.go.wait(20)
         if self.broken:
@@ -108,3 +110,38 @@ def test_the_end_commits_what_waits(disk: Disk, answers: Answers) -> None:
     disk.go.set()
     committer.close()
     assert [op for transaction in disk.transactions for op in transaction] == [unit("a"), unit("b"), unit("c")]
+
+
+def results(data: bytes = b"y") -> list[Op]:
+    return [("put_map", (1, 1)), ("put_results", (1, 1, data))]
+
+
+def test_a_few_rows_of_calls_are_written_by_whoever_asks(committer: Committer, disk: Disk, answers: Answers) -> None:
+    assert committer.at_once([results()])
+    assert disk.transactions == [[results()]]
+    assert disk.checkpoints == [False]
+    assert answers.told == []  # who asked knows it
+
+
+@pytest.mark.parametrize("units", [[unit("put_job")], [results()] * 9, [results(b"x" * 20_000)]])
+def test_what_takes_longer_is_not(committer: Committer, disk: Disk, units: list[list[Op]]) -> None:
+    assert not committer.at_once(units)
+    assert disk.transactions == []
+
+
+def test_now_and_then_the_thread_has_its_turn(committer: Committer, disk: Disk, answers: Answers) -> None:
+    """It alone takes the time to move the log into the database."""
+    while committer.at_once([results()]):
+        assert len(disk.transactions) < 2000
+    committer.put([results()])
+    answers.wait(1)
+    assert disk.checkpoints[-2:] == [False, True]
+    assert committer.at_once([results()])
+
+
+def test_what_can_not_be_written_at_once_says_so(committer: Committer, disk: Disk) -> None:
+    disk.broken = True
+    with pytest.raises(StoreError, match="full"):
+        committer.at_once([results()])
+    disk.broken = False
+    assert committer.at_once([results()])

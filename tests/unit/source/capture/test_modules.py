@@ -155,6 +155,10 @@ def test_modules_that_decorate_with_gl_remote_need_no_gpulayer_there(
     captured = capture(importlib.import_module("decorated").f)
     assert (captured.module, captured.qualname, captured.kind) == ("decorated", "f", "function")
     assert elsewhere.call(captured, 2) == 6
+    with Elsewhere(()) as where_it_is_installed:
+        assert where_it_is_installed.call(captured, 2) == 6
+        session = Session().cell("import gpulayer\ndef f():\n    return gpulayer.__version__, gpulayer.__spec__.name")
+        assert where_it_is_installed.call(session.capture("f")) == (gpulayer.__version__, "gpulayer")
 
 
 def test_functions_that_a_module_does_not_hold_travel_as_source(project: Path, elsewhere: Elsewhere) -> None:
@@ -306,6 +310,34 @@ def test_a_name_that_a_function_of_a_module_lacks(project: Path) -> None:
     )
     assert isinstance(refused.value, SourceError)
     assert capture(module.g).module == "lacks"
+
+
+def test_names_that_a_module_may_lack(project: Path) -> None:
+    text = """
+        def f():
+            try:
+                return unicode
+            except NameError:
+                return str
+        class Model:
+            def go(self):
+                return wieghts
+        """
+    write_files(project, [("may_lack.py", text)])
+    module = importlib.import_module("may_lack")
+    assert capture(module.f).module == "may_lack"
+    with pytest.raises(CaptureError) as refused:
+        capture(module.Model)
+    assert str(refused.value) == "Model uses 'wieghts', which is not defined: define it before the call"
+
+
+def test_the_home_folder_does_not_travel_for_a_module_below_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(project, [("lib/below_home.py", "def a():\n    return 'lib'\n")])
+    monkeypatch.setenv("HOME", str(project))
+    monkeypatch.syspath_prepend(project / "lib")
+    session = Session().cell("import below_home\ndef f():\n    return below_home.a(), 'lib'")
+    captured = session.capture("f")
+    assert (captured.root, captured.sys_path) == (str(project / "lib"), ("",))
 
 
 def test_a_module_that_was_made_by_hand(project: Path) -> None:

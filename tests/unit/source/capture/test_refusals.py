@@ -50,7 +50,7 @@ USES: dict[str, tuple[str, str]] = {
     "table = [1, {'a': print}]\ndef f():\n    return table": (
         "",
         "f uses 'table', which can't travel: table[1]['a'] is of type builtin_function_or_method, "
-        "which does not travel: define the function in the cell, or in a module that travels with it",
+        "which does not travel: make 'table' inside the function, or name the functions and classes there one by one",
     ),
     "from collections import defaultdict\ntable = defaultdict(list)\ndef f():\n    return table": (
         "",
@@ -125,7 +125,7 @@ USES: dict[str, tuple[str, str]] = {
     ),
     "exec('class f: pass')": (
         "",
-        "the source of class f can't be found: define it in a cell, a script or a module, and not by exec",
+        "class f was made by no class statement that can be found: write one in a cell, a script or a module",
     ),
     "async def f():\n    yield 1": (
         "",

@@ -201,6 +201,13 @@ def test_the_order_of_cells_that_were_run_again(elsewhere: Elsewhere) -> None:
     assert elsewhere.call(session.capture("f")) == (-5, 2)
 
 
+def test_a_class_keeps_the_base_that_it_was_made_with(elsewhere: Elsewhere) -> None:
+    session = Session().cell("class Base:\n    def get(self):\n        return 'old'\nclass Child(Base):\n    pass")
+    session.cell("class Base:\n    def get(self):\n        return 'new'")
+    session.cell("def f():\n    return Child().get(), Base().get(), isinstance(Child(), Base)")
+    assert elsewhere.call(session.capture("f")) == session["f"]() == ("old", "new", False)
+
+
 def test_a_long_chain_of_helpers(elsewhere: Elsewhere) -> None:
     session = Session()
     lines = [f"def f{n}(x):\n    return f{n + 1}(x) + 1" for n in range(60)]

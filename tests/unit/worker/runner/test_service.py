@@ -251,6 +251,15 @@ def test_a_crash_of_the_interpreter_leaves_its_reason_in_the_file_of_stderr(make
     assert "mine.py" in runner.errors()
 
 
+def test_a_call_that_closes_what_is_not_its_own_ends_the_runner(make_runner: Make, tools: Any) -> None:
+    runner = make_runner("import os\ndef f():\n    os.closerange(3, 256)\n")
+    agent = runner.connect()
+    agent.next(wire.Ready)
+    agent.send(wire.Calls("m.1", 0, [tools.packed()]))
+    assert runner.process.wait(60) == 70
+    assert "closed file descriptors" in runner.errors()
+
+
 def test_text_comes_while_a_call_runs(make_runner: Make, tools: Any, tmp_path: Path) -> None:
     source = f"""
 import os, sys, time

@@ -35,6 +35,7 @@ from gpulayer_server.core.events import (
     MapCancelWanted,
     MapOpened,
     ResultsRow,
+    Tick,
 )
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import MapState, Snapshot
@@ -154,6 +155,21 @@ class CallsWorld(World):
         attempts = tuple(HeldAttempt(attempt=each, started=True, calls=tuple(calls)) for each, calls in held)
         return self.join(name, slots=slots, attempts=attempts)
 
+    def wait(self, seconds: float) -> None:
+        """Time passes, half a second a tick; who is connected is heard. `out` gathers it all."""
+        gathered = Effects()
+        for _ in range(round(2 * seconds)):
+            self.now += 0.5
+            for worker in self.plane.workers.values():
+                worker.last_seen_at = self.now
+            out = self.do(Tick())
+            gathered.rows |= out.rows
+            gathered.sends += out.sends
+            gathered.results += out.results
+            gathered.changed |= out.changed
+            gathered.maps |= out.maps
+        self.out = gathered
+
     # ---------------------------------------------------------------- what is so
 
     def given(self) -> dict[str, list[tuple[str, int, int]]]:
@@ -191,7 +207,7 @@ class CallsWorld(World):
             maps.append(row)
         pools = {name: job.pool for name, job in before.jobs.items()}
         for job in before.jobs.values():
-            job.pool = None
+            job.pool = job.waits_in = None
         snapshot = Snapshot(
             jobs=copy.deepcopy(list(before.jobs.values())),
             attempts=[],

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from gpulayer.protocol.calls import CallRange, CallRun, CallsDone, CallsReturned, EndRunner, MapSpec, RecallCalls
+from gpulayer.protocol.calls import (
+    CallRange,
+    CallRun,
+    CallsDone,
+    CallsReturned,
+    EndRunner,
+    MapSpec,
+    MapView,
+    RecallCalls,
+)
 from gpulayer.protocol.messages import Assign, Finished, Started
 from gpulayer.protocol.types import Outcome, State
 from gpulayer_server.core.events import ArgsCame, Dispatch, Effects, Event, MapOpened, Tick, WorkerSaid
@@ -156,6 +165,7 @@ class Model:
             )
         )
         [(_, view)] = out.replies
+        assert isinstance(view, MapView)
         name = view.id
         while sent < count:
             size = min(512, count - sent)

@@ -116,35 +116,39 @@ class Story:
         ends: list[Box] = []
         for conn, message in out.sends:
             box = by_conn.get(conn)
-            if box is None:
-                continue
-            match message:
-                case Assign(attempt=name):
-                    box.forget()
-                    box.attempt = name
-                case Dispatch(attempt=name, ranges=ranges) if name == box.attempt:
-                    for each in ranges:
-                        self.given(box, each)
-                case CallsAccepted(attempt=name, ranges=ranges) if name == box.attempt:
-                    for each in ranges:
-                        for index in range(each.first, each.first + each.count):
-                            box.results.pop((each.map, index), None)
-                case DropCalls(attempt=name, map=of) if name == box.attempt:
-                    box.drop(of)
-                case EndRunner(attempt=name) | CancelAttempt(attempt=name) if name == box.attempt:
+            if isinstance(message, Assign) and box is not None:
+                box.forget()
+                box.attempt = message.attempt
+            elif box is not None and box.attempt == getattr(message, "attempt", ""):
+                self.told(box, message)
+                if isinstance(message, (EndRunner, CancelAttempt)):
                     ends.append(box)
-                case _:
-                    pass
         self.check()
         for box in ends:
             self.end(box)
+
+    def told(self, box: Box, message: object) -> None:
+        match message:
+            case Dispatch(ranges=ranges):
+                for each in ranges:
+                    self.given(box, each)
+            case CallsAccepted(ranges=ranges):
+                for each in ranges:
+                    for index in range(each.first, each.first + each.count):
+                        box.results.pop((each.map, index), None)
+            case DropCalls(map=of):
+                box.drop(of)
+            case _:
+                pass
 
     def given(self, box: Box, each: CallRange) -> None:
         for index in range(each.first, each.first + each.count):
             call = (each.map, index)
             assert call not in box.has
             assert not self.accepted[call], f"{call} is given out, and has a result"
-            others = [other for other in self.boxes if other is not box and call in other.has and other.conn is not None]
+            others = [
+                other for other in self.boxes if other is not box and call in other.has and other.conn is not None
+            ]
             assert not others or self.doubled, f"{call} is with two runners"
             box.has.append(call)
 
@@ -254,7 +258,7 @@ class Story:
 
     def check_map(self, of: LiveMap) -> None:
         there: Counter[int] = Counter()
-        later = Counter(index for _, _, each, index in self.world.plane.calls.put_off if each is of)
+        later = Counter(list(of.put_off))
         for ranges in (of.waiting, of.done):
             for first, end in ranges:
                 there.update(range(first, end))
@@ -294,7 +298,7 @@ class Story:
                 if box.attempt is not None and not box.started:
                     box.started = True
                     self.say(box, Started(attempt=box.attempt))
-                while box.has:
+                while box.has or box.results:
                     for call in box.has:
                         box.results[call] = OK
                         self.ran[call] += 1

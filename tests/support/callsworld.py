@@ -1,0 +1,420 @@
+"""A link, one attempt of calls, and runners and a control plane that are played by hand, all in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from gpulayer.protocol.calls import (
+    OK,
+    RAISED,
+    CallBatch,
+    CallRange,
+    Calls,
+    CallsAccepted,
+    CallsDone,
+    CallsReturned,
+    CallsSpec,
+    FunctionSpec,
+)
+from gpulayer.protocol.messages import Assign, Finished, ServerMessage, Started, Verdict, Welcome, WorkerMessage
+from gpulayer.protocol.spool import SpoolWriter
+from gpulayer.protocol.types import Device, JobSpec
+from gpulayer.source.blobs import Span
+from gpulayer_worker import link
+from gpulayer_worker.keeper.client import ExitRecord
+from gpulayer_worker.layout import Layout
+from gpulayer_worker.run.calls import CallsRun
+from gpulayer_worker.runner import wire
+from gpulayer_worker.runners import RunnerError, Start
+
+ATTEMPT = "j-1"
+
+
+def record(code: int | None = 0, **more: Any) -> ExitRecord:
+    """How a process ended."""
+    return ExitRecord(pid=1, start_time=1, boot_id="b", code=code, started_at=1.0, ended_at=2.0, **more)
+
+
+class FakeRunner:
+    """A runner as the attempt sees it, and its process. It runs calls when a test says so."""
+
+    def __init__(self, id: str, user: Any, host: Host, config: dict[str, Any]) -> None:
+        self.id = id
+        self.user = user
+        self.host = host
+        self.config = config
+        self.connected = True
+        self.loaded = False
+        self.alive = True
+        self.mute = False  # it does not answer
+        self.queue: list[tuple[str, int]] = []
+        self.methods: list[str] = []
+        self.running: tuple[str, int] | None = None
+        self.ran: list[tuple[str, int]] = []
+        self.unsent: list[tuple[str, int, int]] = []  # results that are not flushed
+        self.kept: list[tuple[str, int, int]] = []  # results that are not accepted
+        self.ending = self.replaced = False
+        self.interrupts: list[tuple[str, int]] = []
+        self.killed = 0
+        self.closed = self.forgotten = False
+        self._waits: list[wire.Frame] | None = None
+
+    # ------------------------------------------------------------ the agent's side
+
+    @property
+    def note(self) -> dict[str, str]:
+        return {"id": self.id}
+
+    async def connect(self) -> None:
+        return
+
+    def find(self, user: Any, host: Host) -> FakeRunner:
+        """As another agent finds it."""
+        self.user, self.host = user, host
+        return self
+
+    async def join(self) -> dict[str, Any] | None:
+        self._waits = []
+        if not self.alive:
+            return None
+        self.connected = True
+        self._say_kept()
+        return await self.ask({"op": "hold"})
+
+    def heard(self) -> None:
+        waits, self._waits = self._waits, None
+        if waits:
+            self.user.on_frames(waits)
+
+    async def ask(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        if self.mute:
+            raise RunnerError("it does not answer for 10 s")
+        if not self.alive:
+            return None
+        match request["op"]:
+            case "hold":
+                return {
+                    "running": [*self.running, 5] if self.running else None,
+                    "waiting": [(name, index, 1) for name, index in self.queue],
+                    "unaccepted": [(name, index, 1) for name, index, _ in (*self.kept, *self.unsent)],
+                }
+            case "recall":
+                count = min(request["count"], len(self.queue))
+                back = self.queue[len(self.queue) - count :]
+                del self.queue[len(self.queue) - count :]
+                return {"recalled": [(name, index, 1) for name, index in reversed(back)]}
+            case "drop":
+                gone = [each for each in self.queue if each[0] == request["map"]]
+                self.queue = [each for each in self.queue if each[0] != request["map"]]
+                hit = self.running if self.running is not None and self.running[0] == request["map"] else None
+                return {"dropped": [(name, index, 1) for name, index in gone], "interrupting": hit and hit[1]}
+            case _:
+                self.interrupts.append((request["map"], request["index"]))
+                return {"interrupting": request["index"]}
+
+    def send(self, frames: Iterable[wire.Frame]) -> bool:
+        if not self.connected:
+            return False
+        for frame in frames:
+            match frame:
+                case wire.Calls(map=name, first=first, args=args, method=method):
+                    self.queue += [(name, first + n) for n in range(len(args))]
+                    self.methods.append(method)
+                case wire.End():
+                    self.ending = True
+                case _:
+                    raise AssertionError(f"{frame}")
+        return True
+
+    def accept(self, ranges: Iterable[CallRange]) -> None:
+        for each in ranges:
+            span = range(each.first, each.first + each.count)
+            self.kept = [kept for kept in self.kept if kept[0] != each.map or kept[1] not in span]
+
+    async def kill(self) -> None:
+        self.killed += 1
+        if self.alive:
+            self.host.later(lambda: self.dies(record(None, signal=9)))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def forget(self) -> None:
+        self.forgotten = True
+
+    def tail(self) -> str:
+        return ""
+
+    # ------------------------------------------------------------ the process's side
+
+    def says(self, *frames: wire.Frame) -> None:
+        """It says something on its connection."""
+        if not self.connected or self.closed:
+            return
+        if self._waits is not None:
+            self._waits += frames
+        else:
+            self.user.on_frames(list(frames))
+
+    def loads(self) -> None:
+        """Its function is loaded."""
+        self.loaded = True
+        self.says(wire.Ready({}))
+
+    def begins(self) -> bool:
+        """The next call runs from now on."""
+        if self.running is not None or not self.queue or not self.loaded or self.replaced:
+            return False
+        self.running = self.queue.pop(0)
+        return True
+
+    def ends_call(self, code: int = OK) -> None:
+        """The call that runs has a result."""
+        if self.running is not None:
+            self.ran.append(self.running)
+            self.unsent.append((*self.running, code))
+            self.running = None
+
+    def flushes(self) -> None:
+        """Results go out."""
+        some, self.unsent = self.unsent, []
+        self.kept += some
+        self.says(*[_done(each) for each in some])
+
+    def runs(self, count: int = 1, code: int = OK) -> None:
+        """So many calls, from their begin to their results."""
+        for _ in range(count):
+            if not self.begins():
+                break
+            self.ends_call(code)
+        self.flushes()
+        if self.ending and not self.queue:
+            self.dies(record(0))
+
+    def is_busy(self) -> None:
+        """The call that runs does for 10 ms."""
+        if self.running is not None:
+            self.says(wire.Busy(*self.running, 10_000))
+
+    def replaces(self) -> None:
+        """It runs nothing any more."""
+        self.flushes()
+        self.replaced = True
+        self.says(wire.Replace({"reason": "memory", "rss_bytes": 10**9}))
+
+    def loses_connection(self) -> None:
+        """What was on its way to it may be lost with it."""
+        self.connected = False
+        self.user.on_lost()
+
+    def dies(self, how: ExitRecord) -> None:
+        """Nothing is left of it."""
+        if self.alive:
+            self.alive = self.connected = False
+            if not self.closed:
+                self.user.on_dead(how, "")
+
+    def _say_kept(self) -> None:
+        if self.loaded:
+            self.says(wire.Ready({}), *[_done(each) for each in self.kept])
+        if self.replaced:
+            self.says(wire.Replace({"reason": "memory", "rss_bytes": 10**9}))
+
+
+def _done(each: tuple[str, int, int]) -> wire.Done:
+    name, index, code = each
+    return wire.Done(name, index, bytes((code,)), [b"%d" % index], (), 5)
+
+
+class Host:
+    """The agent: a link, the attempt's run, and what leaves for the control plane."""
+
+    def __init__(self, folder: Path, spec: CallsSpec, machine: dict[str, FakeRunner]) -> None:
+        self.layout = Layout(folder)
+        self.layout.data.mkdir(exist_ok=True)
+        SpoolWriter(self.layout.spool(ATTEMPT)).close()
+        self.spec = spec
+        self.link = link.Link()
+        self.sent: list[WorkerMessage] = []
+        self.machine = machine
+        self.devices: tuple[Device, ...] = ()
+        self.ram_bytes = 1 << 30
+        self.reserve_bytes = 0
+        self.machine_use: Any = None
+        self.watch: Any = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None)
+        self.runners: Any = SimpleNamespace(start=self._start, find=self._find)
+        self.workspaces: Any = SimpleNamespace(fresh=self._fresh, blob=self._blob, at_hand=self._at_hand)
+        self.blobs: dict[str, Span] = {}
+        self.fetch: dict[str, Exception] = {}
+        self.fails: list[Exception] = []  # starts of runners
+        self.faults: list[Exception] = []
+        self.tasks: set[asyncio.Task[object]] = set()
+        self.alive = True
+        self.run: CallsRun | None = None
+
+    def _fresh(self, digest: str, target: Path, tell: Any) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+
+    def _blob(self, digest: str, tell: Any, what: str = "") -> Span:
+        if digest in self.fetch:
+            raise self.fetch.pop(digest)
+        self.blobs[digest] = Span(f"/{digest}", 0, 1)
+        return self.blobs[digest]
+
+    def _at_hand(self, digest: str) -> Span | None:
+        return self.blobs.get(digest)
+
+    def _start(self, start: Start, user: Any) -> FakeRunner:
+        if self.fails:
+            raise self.fails.pop(0)
+        name = f"r{len(self.machine)}"
+        runner = self.machine[name] = FakeRunner(name, user, self, dict(start.config))
+        return runner
+
+    def _find(self, note: dict[str, str], user: Any) -> FakeRunner:
+        runner = self.machine[note["id"]].find(user, self)
+        if not runner.alive:
+            self.later(lambda: user.on_dead(record(None, unknown=True), ""))
+        return runner
+
+    def later(self, call: Any) -> None:
+        """In the next turn of the loop."""
+        asyncio.get_running_loop().call_soon(call)
+
+    @property
+    def runner(self) -> FakeRunner:
+        """The newest."""
+        return next(reversed(self.machine.values()))
+
+    # ------------------------------------------------------------ as the agent
+
+    def emit(self, *events: link.Event) -> None:
+        for event in events:
+            for effect in self.link.handle(event, 0.0):
+                self._carry_out(effect)
+
+    def report(self, event: link.Event) -> None:
+        self.emit(event)
+
+    def go_on(self, attempt: str, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._reaped)
+
+    def _reaped(self, task: asyncio.Task[object]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.faults.append(task.exception())  # type: ignore[arg-type]
+
+    def failed(self, attempt: str, error: Exception) -> None:
+        self.faults.append(error)
+
+    def _carry_out(self, effect: link.Effect) -> None:
+        match effect:
+            case link.Send(message=message):
+                self.sent.append(message)
+            case link.Start(assign=assign):
+                self.begin(assign)
+            case link.RunCalls() | link.LetGo() | link.GiveBackCalls() | link.DropMap() | link.WindDown():
+                if self.run is not None:
+                    self.run.follow(effect)
+            case link.Interrupt(grace_s=grace_s):
+                if self.run is not None:
+                    self.run.interrupt(grace_s)
+            case link.Kill(why=why):
+                if self.run is not None:
+                    self.run.kill(why)
+            case _:
+                pass
+
+    def begin(self, assign: Assign, *, resumed: bool = False) -> None:
+        """Start the attempt's run."""
+        services: Any = self
+        self.run = CallsRun(services, assign, resumed=resumed)
+        self.go_on(ATTEMPT, self.run.run())
+
+    def hear(self, *messages: ServerMessage) -> None:
+        """Messages of the control plane."""
+        self.emit(*[link.Received(message=message) for message in messages])
+
+    # ------------------------------------------------------------ as a test
+
+    def assign(self) -> None:
+        """The attempt comes."""
+        self.connect()
+        self.hear(Assign(attempt=ATTEMPT, job="j", spec=JobSpec(calls=self.spec)))
+
+    def connect(self, *, go_on: bool = True) -> None:
+        """A new connection, up to the welcome."""
+        self.emit(link.Connected())
+        verdicts = tuple(Verdict(attempt=name, go_on=go_on) for name in self.link.held)
+        self.hear(Welcome(epoch=1, heartbeat_s=2.0, lost_after_s=60.0, verdicts=verdicts))
+
+    def call(self, first: int, count: int = 1, name: str = "m", **more: Any) -> None:
+        """Calls of a map."""
+        args = tuple(b"%d" % n for n in range(first, first + count))
+        batch = CallBatch(map=name, first=first, args=args, **more)
+        self.hear(Calls(attempt=ATTEMPT, batches=(batch,)))
+
+    def accept(self, first: int, count: int = 1, name: str = "m") -> None:
+        """Results are committed."""
+        ranges = (CallRange(map=name, first=first, count=count),)
+        self.hear(CallsAccepted(attempt=ATTEMPT, ranges=ranges))
+
+    async def settle(self) -> None:
+        """Until nothing goes on but timers."""
+        for _ in range(6):
+            await asyncio.sleep(0)
+        while pending := [task for task in self.tasks if not task.done()]:
+            await asyncio.wait(pending)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    @property
+    def done(self) -> dict[tuple[str, int], int]:
+        """The results that were told, by call: their codes."""
+        return {
+            (each.map, each.first + n): code
+            for message in self.sent
+            if isinstance(message, CallsDone)
+            for each in message.runs
+            for n, code in enumerate(each.codes)
+        }
+
+    def failure(self, index: int, name: str = "m") -> dict[str, Any]:
+        """What is said of a call that failed."""
+        for message in self.sent:
+            for each in message.runs if isinstance(message, CallsDone) else ():
+                if each.map == name and each.first <= index < each.first + len(each.codes):
+                    return msgspec.json.decode(each.data[index - each.first])
+        raise AssertionError(f"{name}:{index} has no result")
+
+    def back(self, *, began: bool = False) -> set[int]:
+        """The calls that were given back."""
+        told = [each for each in self.sent if isinstance(each, CallsReturned) and each.began is began]
+        spans = [span for each in told for span in each.ranges]
+        return {n for span in spans for n in range(span.first, span.first + span.count)}
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was told that the attempt runs."""
+        return any(isinstance(each, Started) for each in self.sent)
+
+    @property
+    def end(self) -> Finished | None:
+        """The attempt's end."""
+        return next((each for each in self.sent if isinstance(each, Finished)), None)
+
+
+def spec(**more: Any) -> CallsSpec:
+    """Calls of some function."""
+    return CallsSpec(function=FunctionSpec(name="f", qualname="f"), **more)
+
+
+__all__ = ["ATTEMPT", "RAISED", "FakeRunner", "Host", "record", "spec"]

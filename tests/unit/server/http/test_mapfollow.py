@@ -1,0 +1,229 @@
+"""What followers send, and when: text, results, state, in that order, and no faster than the client reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from tornado import websocket
+
+from gpulayer.protocol.calls import OK, CallRun, MapRecord, MapResults, MapUpdate, MapView
+from gpulayer.protocol.messages import ServerToClient, to_client
+from gpulayer.protocol.records import Kind, encode_call
+from gpulayer.protocol.types import FRAME_DATA_BYTES, State
+from gpulayer_server.http.mapfollow import MapFollower, MapPump
+from gpulayer_server.http.mapresults import Ordered
+from gpulayer_server.http.maptexts import MapTexts
+from gpulayer_server.store.streams import Streams
+
+
+class Socket:
+    """A client's connection that takes a frame when the test says so."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.slow = False
+        self.gone = False
+        self.taken: asyncio.Future[None] | None = None
+
+    def write_frame(self, frame: bytes) -> asyncio.Future[None] | None:
+        if self.gone:
+            raise websocket.WebSocketClosedError
+        assert self.taken is None or self.taken.done(), "a frame before the last one was taken"
+        self.frames.append(frame)
+        self.taken = asyncio.get_running_loop().create_future() if self.slow else None
+        return self.taken
+
+    def take(self) -> None:
+        """The client has it."""
+        assert self.taken is not None
+        self.taken.set_result(None)
+
+    def heard(self) -> list[ServerToClient]:
+        return [message for frame in self.frames for message in to_client(frame)]
+
+
+class Case:
+    """A map that is followed, on a stream of its own."""
+
+    def __init__(self, folder: Path):
+        self.streams = Streams(folder)
+        self.socket = Socket()
+        self.pump = MapPump(self.socket)
+        self.over: list[int] = []
+
+    def follow(self, n: int = 1, **view: Any) -> MapFollower:
+        first = self.view(**view)
+        results = Ordered(lambda first, limit: [])
+        texts = MapTexts(self.streams, first.id)
+        return MapFollower(self.pump, n, first, results, texts, lambda follower: self.over.append(follower.n))
+
+    def view(self, state: State = State.RUNNING, **more: Any) -> MapView:
+        return MapView(**{"id": "m.1", "job": "m", "state": state} | more)
+
+    def print(self, follower: MapFollower, *texts: bytes, name: str = "m.1") -> None:
+        before = self.streams.visible("a")
+        records = b"".join([encode_call(Kind.CALL_STDOUT, name, n, 0, text) for n, text in enumerate(texts)])
+        self.streams.append("a", self.streams.length("a"), records)
+        follower.grew("a", before)
+
+
+def run(folder: Path, body: Callable[[Case], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        case = Case(folder)
+        try:
+            await body(case)
+        finally:
+            case.streams.close()
+
+    asyncio.run(whole())
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def done(first: int, *data: bytes) -> CallRun:
+    return CallRun(map="m.1", first=first, codes=bytes([OK]) * len(data), data=data)
+
+
+def test_text_results_and_the_end_are_one_frame_in_this_order(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        follower = case.follow()
+        follower.flush()
+        case.print(follower, b"hello")
+        follower.accepted(done(0, b"y"))
+        follower.changed(case.view(State.SUCCEEDED, total=1))
+        follower.flush()
+        assert len(case.socket.frames) == 2
+        assert [type(each) for each in to_client(case.socket.frames[1])] == [MapRecord, MapResults, MapUpdate]
+        assert case.over == [1]
+        await turns()
+        assert len(case.socket.frames) == 2
+
+    run(tmp_path, body)
+
+
+def test_a_slow_client_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        follower = case.follow()
+        case.socket.slow = True
+        follower.flush()
+        for n in range(200):
+            follower.accepted(done(n, b"%d" % n * 1000))
+            follower.changed(case.view(done=n + 1))
+            follower.flush()
+        assert len(case.socket.frames) == 1
+        follower.changed(case.view(State.SUCCEEDED, total=200))
+        while not case.over:
+            case.socket.take()
+            await turns(3)
+        sizes = [sum(len(each) for run in message.runs for each in run.data)
+                 for message in case.socket.heard() if isinstance(message, MapResults)]  # fmt: skip
+        assert sum(sizes) == sum(len(b"%d" % n) * 1000 for n in range(200))
+        assert max(sizes) <= FRAME_DATA_BYTES + 3000
+        views = [each.map for each in case.socket.heard() if isinstance(each, MapUpdate)]
+        assert len(views) < 20  # states in between are passed over
+        assert views[-1].state is State.SUCCEEDED
+
+    run(tmp_path, body)
+
+
+def test_results_wait_for_the_text_before_them_however_much_is_printed_behind(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        follower = case.follow()
+        case.socket.slow = True
+        follower.flush()
+        big = b"x" * (FRAME_DATA_BYTES - 1000)
+        case.print(follower, big, big)
+        follower.accepted(done(0, b"y"))
+        follower.flush()
+        for _ in range(8):  # a runner prints faster than this client reads
+            case.print(follower, big)
+            case.socket.take()
+            await turns()
+        kinds = [type(each) for each in case.socket.heard() if not isinstance(each, MapUpdate)]
+        at = kinds.index(MapResults)
+        assert 2 <= at <= 5
+        assert kinds[:at] == [MapRecord] * at
+
+    run(tmp_path, body)
+
+
+def test_what_others_print_is_passed_over_without_a_frame(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        follower = case.follow()
+        follower.flush()
+        case.print(follower, *[b"x" * 100_000] * 20, name="m.2")
+        case.print(follower, b"ours")
+        for _ in range(100):
+            await turns()
+            if len(case.socket.frames) > 1:
+                break
+        (record,) = [each for each in case.socket.heard() if isinstance(each, MapRecord)]
+        assert record.data == b"ours"
+
+    run(tmp_path, body)
+
+
+def test_maps_of_one_client_share_its_frames(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        followers = [case.follow(n) for n in range(5)]
+        case.pump.flush()
+        assert len(case.socket.frames) == 1
+        for follower in followers:
+            follower.accepted(done(0, b"y"))
+            follower.changed(case.view(State.SUCCEEDED, total=1))
+        for follower in followers:
+            follower.flush()
+        assert len(case.socket.frames) == 2
+        assert case.over == [0, 1, 2, 3, 4]
+
+    run(tmp_path, body)
+
+
+def test_the_end_waits_for_what_is_still_to_be_sent(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        follower = case.follow()
+        case.socket.slow = True
+        follower.flush()
+        case.print(follower, b"x" * FRAME_DATA_BYTES, b"y")
+        follower.changed(case.view(State.CANCELLED, total=3))
+        while not case.over:
+            case.socket.take()
+            await turns()
+        last = case.socket.heard()[-1]
+        assert isinstance(last, MapUpdate)
+        assert last.map.state is State.CANCELLED
+        data = b"".join(each.data for each in case.socket.heard() if isinstance(each, MapRecord))
+        assert data == b"x" * FRAME_DATA_BYTES + b"y"
+
+    run(tmp_path, body)
+
+
+def test_the_same_state_is_told_once(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        follower = case.follow()
+        for _ in range(3):
+            follower.changed(case.view())
+            follower.flush()
+        assert len(case.socket.heard()) == 1
+
+    run(tmp_path, body)
+
+
+def test_a_client_that_left_is_sent_nothing(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        follower = case.follow()
+        case.socket.gone = True
+        follower.flush()
+        follower.accepted(done(0, b"y"))
+        case.print(follower, b"text")
+        await turns()
+        assert case.socket.frames == []
+        assert case.over == []
+
+    run(tmp_path, body)
