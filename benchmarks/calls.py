@@ -167,11 +167,15 @@ def _bench(root: Path, sizes: Sizes, *, no_peers: bool) -> Bench:
     return Bench(root=root, sizes=sizes, samples=samples, peers=peers, missing=missing)
 
 
-def _environment(home: Home | None = None, *path: Path) -> dict[str, str]:
-    """Of a contestant; ours has a data folder of its own in `home`. `path`: where its workers find modules."""
+def _environment(scratch: Path, home: Home | None = None, *path: Path) -> dict[str, str]:
+    """Of a contestant. Ours has its data folder in `home`.
+
+    `scratch`: a folder for what a peer keeps of its own; `path`: where workers find modules.
+    """
     env = home.env() if home is not None else dict(os.environ)
     for name in ("JPY_SESSION_NAME", "RAY_ADDRESS", "PYTHONPATH"):
         env.pop(name, None)
+    env["IPYTHONDIR"] = str(scratch / "ipython")
     if path:
         env["PYTHONPATH"] = os.pathsep.join(map(str, path))
     return env
@@ -200,11 +204,10 @@ def _cold_s(who: str, python: str) -> float:
         folder = home.root / "project"
         folder.mkdir()
         shutil.copy(_HERE / "cold" / f"{_PROGRAMS[who]}.py", folder / "main.py")
+        env = _environment(home.root, home if who == OURS else None)
         with (home.root / "cold.log").open("wb") as log:
             began = time.perf_counter()
-            process = subprocess.Popen(
-                [python, "main.py"], cwd=folder, env=_environment(home), stdout=subprocess.PIPE, stderr=log
-            )
+            process = subprocess.Popen([python, "main.py"], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=log)
         with process:
             line = process.stdout.readline() if process.stdout is not None else b""
             seconds = time.perf_counter() - began
@@ -230,7 +233,7 @@ def imports(bench: Bench) -> None:
 
 def _python_ms(code: str) -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], cwd="/", env=_environment(), check=True)
+    subprocess.run([sys.executable, "-c", code], cwd="/", check=True)
     return 1000 * (time.perf_counter() - began)
 
 
@@ -267,7 +270,7 @@ def _start(bench: Bench, stack: contextlib.ExitStack, who: str, home: Home | Non
     """Start one and let it do a little, which is not counted. `about`: its argument; `home`: the deployment of ours."""
     folder = bench.root / "project"
     command = [bench.peers.get(who, sys.executable), "-m", f"benchmarks.callswork.{_PROGRAMS[who]}", about]
-    env = _environment(home, _HERE.parents[1], folder)
+    env = _environment(bench.root, home, _HERE.parents[1], folder)
     env["GPULAYER_LOCAL_WORKER"] = f"--slots {_SLOTS} --warm 0"
     log = bench.root / f"{who}.log"
     rival = Rival(who, command, env=env, folder=folder, log=log, leaves=home is not None)
@@ -297,6 +300,9 @@ def singles(bench: Bench) -> None:
             answer = bench.measured(who, repeat, "singles", count=bench.sizes.single_count)
             if answer is not None:
                 bench.samples.single_s.setdefault(who, []).append(answer["seconds"])
+                if who == OURS:
+                    spent = bench.samples.single_cpu_s
+                    bench.samples.single_cpu_s = {n: s + spent.get(n, 0.0) for n, s in answer["cpu_s"].items()}
 
 
 def arrays(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from gpulayer.words import (
     devices_short,
     duration,
     failure,
+    is_warm,
     limit,
     needs,
     reasons,
@@ -182,7 +183,7 @@ def _job(job: JobView, now: float) -> Row:
         below = why[:_REASONS] + more + nearest
     elif job.state in (State.FAILED, State.LOST) and failure(job):
         below = [failure(job)]
-    elif job.progress and not job.terminal:
+    elif job.progress and not job.terminal and not is_warm(job):
         below = [job.progress]
     if job.calls is not None and job.calls.calls:
         below.append(calls_of(job.calls, now))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
-PYTEST = [PYTHON, "-m", "pytest", "-q"]
+PYTEST = [PYTHON, "-m", "pytest", "-q", "--timeout", "180"]  # more than by hand: others are at work beside it
 BESIDE = ["-n", "2", "--dist", "loadfile"]  # two files at a time: most of the time they wait for processes
 MATRIX = "tests/faults/test_kill_matrix.py"
 CANNOT = 75  # of tests/support/unprivileged.py, where this machine has no way
@@ -62,6 +62,7 @@ PARTS: dict[str, Part] = {
     ),
     "packaging": Part(commands=[[*PYTEST, "tests/packaging"]]),
     "notebooks": Part(commands=[[*PYTEST, "tests/notebooks"]]),
+    "unit": Part(commands=[[*PYTEST, "tests/unit"]]),
     "faults": Part(
         commands=[
             [*PYTEST, *BESIDE, "tests/faults"],
@@ -69,8 +70,8 @@ PARTS: dict[str, Part] = {
         ],
         processes=2,
     ),
-    "unit": Part(commands=[[*PYTEST, *BESIDE, "tests/unit"]], processes=2),
 }
+ALONE = {"unit": Part(commands=[[*PYTEST, *BESIDE, "tests/unit"]], processes=2)}  # where it is the only one
 
 
 def main() -> int:
@@ -83,12 +84,10 @@ def main() -> int:
     if options.all:
         environment["GPULAYER_TEST_ALL"] = "1"
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="gpul-home-") as home:
-        # no test reads or writes the data folder of whoever runs it
-        environment["XDG_DATA_HOME"] = home
-        failed = Path(home) / "failed-tests"
+    with tempfile.TemporaryDirectory(prefix="gpul-tests-") as folder:
+        failed = Path(folder) / "failed-tests"
         environment["GPULAYER_TEST_FAILED"] = str(failed)
-        rows = run_all(options.parts or PARTS, environment, Path(home))
+        rows = run_all(options.parts or PARTS, environment, Path(folder))
         lines = failed.read_text(encoding="utf-8").splitlines() if failed.exists() else []
     print("\npart          seconds")
     for row in rows:
@@ -105,16 +104,18 @@ def main() -> int:
 def run_all(names: Iterable[str], environment: dict[str, str], folder: Path) -> list[Done]:
     """Run parts, so many at a time that `AT_ONCE` processes are at work; in the order in which they ended."""
     waiting = [name for name in PARTS if name in set(names)]
+    parts = PARTS | ALONE if len(waiting) == 1 else PARTS
     running: dict[Future[Done], int] = {}
     ended: list[Done] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while waiting or running:
             room = AT_ONCE - sum(running.values())
-            fits = next((name for name in waiting if PARTS[name].processes <= room), None)
+            fits = next((name for name in waiting if parts[name].processes <= room), None)
             if fits is not None:
                 waiting.remove(fits)
                 print(f"{fits} begins", flush=True)
-                running[pool.submit(run, fits, environment, folder / f"{fits}.said")] = PARTS[fits].processes
+                begun = pool.submit(run, fits, parts[fits], environment, folder / f"{fits}.said")
+                running[begun] = parts[fits].processes
                 continue
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 del running[done]
@@ -122,20 +123,20 @@ def run_all(names: Iterable[str], environment: dict[str, str], folder: Path) -> 
     return ended
 
 
-def run(name: str, environment: dict[str, str], said: Path) -> Done:
+def run(name: str, part: Part, environment: dict[str, str], said: Path) -> Done:
     """Run a part, and print what it said."""
-    began = time.monotonic()
-    with said.open("wb") as file:
-        codes = [
-            subprocess.run(
-                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False
-            ).returncode
-            for command in PARTS[name].commands
-        ]
-    done = Done(name=name, seconds=time.monotonic() - began, codes=codes)
+    began, codes = time.monotonic(), []
+    # no test reads or writes the data folder of whoever runs it, nor that of another part; a short path, for sockets
+    with said.open("wb") as file, tempfile.TemporaryDirectory(prefix="gpul-", ignore_cleanup_errors=True) as home:
+        own = environment | {"XDG_DATA_HOME": home}
+        for command in part.commands:
+            done = subprocess.run(
+                command, cwd=ROOT, env=own, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False
+            )
+            codes.append(done.returncode)
     text = said.read_text(encoding="utf-8", errors="replace")
     print(f"\n── {name} {'─' * (60 - len(name))}\n{text}", flush=True)
-    return done
+    return Done(name=name, seconds=time.monotonic() - began, codes=codes)
 
 
 if __name__ == "__main__":

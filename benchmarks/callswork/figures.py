@@ -23,6 +23,7 @@ class Samples:
 
     map_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])  # `map_count` no-ops by one map
     single_s: dict[str, list[list[float]]] = field(default_factory=dict[str, list[list[float]]])  # rounds of calls
+    single_cpu_s: dict[str, float] = field(default_factory=dict[str, float])  # of ours by part, all rounds together
     arrays_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     arrays_cpu_s: dict[str, dict[str, list[float]]] = field(default_factory=dict[str, dict[str, list[float]]])
     cold_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
@@ -103,6 +104,9 @@ def _single(samples: Samples) -> list[Row]:
             ]
             note = f"{len(_flat(rounds)):,} warm calls; {', '.join(beside)}" if beside else "warm calls"
             found.append(_of_rounds(name, rounds, percent, note=note, goal=goal))
+    for part, spent_s in samples.single_cpu_s.items():
+        value = 1e6 * spent_s / len(_flat(samples.single_s[OURS]))
+        found.append(Row(name=f"calls.one_cpu_us_{_key(part)}", value=value, unit="us/call", note="of one warm call"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Ours, through the public functions. `python -m benchmarks.callswork.ours WORKER`, GPULAYER_DATA in its environment."""
+"""Ours. `python -m benchmarks.callswork.ours WORKER`: the folder of its only worker; GPULAYER_DATA is set."""
 
 from __future__ import annotations
 

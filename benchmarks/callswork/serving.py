@@ -72,8 +72,11 @@ def _mapped(
     began = time.perf_counter()
     results = contestant.map(function, items, batch)
     seconds = time.perf_counter() - began
-    spent = {name: now - before.get(name, 0.0) for name, now in contestant.cpu_s().items()}
-    return results, {"seconds": seconds, "cpu_s": spent}
+    return results, {"seconds": seconds, "cpu_s": _since(before, contestant)}
+
+
+def _since(before: dict[str, float], contestant: Contestant) -> dict[str, float]:
+    return {name: now - before.get(name, 0.0) for name, now in contestant.cpu_s().items()}
 
 
 def _noops(contestant: Contestant, functions: Any, *, count: int, batch: int = 1) -> dict[str, Any]:
@@ -88,13 +91,14 @@ def _singles(contestant: Contestant, functions: Any, *, count: int) -> dict[str,
     """One call after the other, each timed."""
     gc.collect()
     seconds: list[float] = []
+    before = contestant.cpu_s()
     for n in range(count):
         began = time.perf_counter()
         result = contestant.one(functions.noop, n)
         seconds.append(time.perf_counter() - began)
         if result != n:
             raise WrongResult(f"a call of {n} returned {result!r}")
-    return {"seconds": seconds}
+    return {"seconds": seconds, "cpu_s": _since(before, contestant)}
 
 
 def _arrays(contestant: Contestant, functions: Any, *, count: int, seed: int) -> dict[str, Any]:

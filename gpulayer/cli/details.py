@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from gpulayer.cli.maps import map_table
 from gpulayer.explaining import why_table
+from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.types import AttemptView, JobView, Outcome, State, TaskView
 from gpulayer.tables import Column, Row, table
 from gpulayer.words import (
@@ -20,17 +22,31 @@ from gpulayer.words import (
 )
 
 _MOST_TASKS = 20
+_NO_RUNNER = (State.REJECTED, State.CANCELLED)  # of a function: one that was not needed, or is said of the whole
 
 
 def details(
-    job: JobView, attempts: Sequence[AttemptView], tasks: Sequence[TaskView], now: float, width: int = 100
+    job: JobView,
+    attempts: Sequence[AttemptView],
+    tasks: Sequence[TaskView],
+    now: float,
+    width: int = 100,
+    maps: Sequence[MapView] = (),
 ) -> list[str]:
-    """The job, what it asked for, why it waits, its tries, and of one with many tasks those that are not done."""
+    """The job, what it asked for, why it waits, its tries, and of one with many tasks those that are not done; of a
+    function its runners and its last `maps`.
+    """
     lines = [overall_line(job, now, "all below")]
     lines += [f"  {name:<10} {text}" for name, text in _facts(job) if text]
     if job.state in (State.QUEUED, State.REJECTED):
         lines += why_table(job, width)
-    lines += _tasks(tasks, "node" if job.requirements.nodes > 1 else "task" if job.calls is None else "runner")
+    if job.calls is not None:
+        lines += _tasks([task for task in tasks if task.state not in _NO_RUNNER], "runner")
+        lines += ["", *map_table(maps, now, width)] if maps else []
+        more = job.calls.maps - len(maps)
+        lines += [f"  and {more:,} older"] if maps and more > 0 else []
+    else:
+        lines += _tasks(tasks, "node" if job.requirements.nodes > 1 else "task")
     if attempts and not job.tasks:
         lines += ["", *_attempts(attempts, now)]
     tail = job.outcome.tail if job.outcome is not None else ""

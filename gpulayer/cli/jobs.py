@@ -113,29 +113,46 @@ def _narrowly(narrowed: dict[str, str]) -> str:
     return f" with {', '.join(given)}" if given else " yet: gpulayer submit -- COMMAND makes one"
 
 
-@app.command(epilog=_examples("gpulayer job show k3f9", "gpulayer job show k3f9 --json"))
+@app.command(
+    epilog=_examples(
+        "gpulayer job show k3f9",
+        "gpulayer job show k3f9 --json",
+        "gpulayer job show k3f9.17              one map, or call, of a function",
+    )
+)
 def show(job: OneJob, json: Json = False) -> None:
-    """One job in full. Its state and why it waits, what it asked for, its tries with their figures."""
+    """One job in full. Its state and why it waits, what it asked for, its tries with their figures; of a function its
+    maps and calls.
+    """
     from gpulayer.cli.details import details
+    from gpulayer.cli.maps import SHOWN, is_map, known_map, map_line
 
     with common.open_client() as client:
+        if is_map(job):
+            one = known_map(client, job)
+            print_json(one) if json else print_lines([map_line(one, time.time())])
+            return
         view = _known(client, job)
         attempts = client.ask(asks.attempts(view.id))
         tasks = client.ask(asks.tasks(view.id)) if view.tasks else []
+        maps = client.ask(asks.maps(view.id, SHOWN)) if view.calls is not None else []
         if json:
-            print_json({**plain(view), "attempt_records": attempts, "task_records": tasks})
+            print_json({**plain(view), "attempt_records": attempts, "task_records": tasks, "map_records": maps})
         else:
-            print_lines(details(view, attempts, tasks, time.time(), common.width()))
+            print_lines(details(view, attempts, tasks, time.time(), common.width(), maps))
 
 
-def _known(client: Client, name: str) -> JobView:
-    """A job. Raises `UsageError` with near names where there is none."""
+def _known(client: Client, name: str, of_map: str = "") -> JobView:
+    """A job. Raises `UsageError` with near names where there is none; `of_map`: what helps with a map's name."""
     try:
         return client.status(name)
     except RequestRefused as error:
         if error.problem.code not in ("no_such_job", "no_such_path"):  # the second of what can't be a name
             raise
         last = [job.id for job in client.jobs(50)]
+    job = name.partition(".")[0]
+    if job != name and job in last:
+        raise UsageError(f"{name} is a map of job {job}{of_map.format(job=job)}")
     raise UsageError(f"no job {name}{near_words(name, last)}; gpulayer job list shows them")
 
 
@@ -161,16 +178,25 @@ def logs(
     if follow and last is not None:
         raise UsageError("--tail is of what is there; with -f all of it comes")
     with common.open_client() as client:
-        view = _known(client, job)
+        view = _known(client, job, "; what its calls print is the job's: gpulayer job logs {job}")
         out = sys.stdout.buffer
         if not follow:
             out.write(client.log_bytes(view.id, stream=stream, index=index, tail_bytes=last))
             out.flush()
             return
-        for name, data in client.stream(view.id, index):
+
+        def take(name: str, data: bytes) -> None:
             if stream in (None, name):
                 out.write(data)
                 out.flush()
+
+        if view.calls is not None and index is None:
+            from gpulayer.cli.maps import follow_runners
+
+            follow_runners(client, view.id, take)
+            return
+        for name, data in client.stream(view.id, index):
+            take(name, data)
 
 
 @app.command(
@@ -186,12 +212,11 @@ def wait(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing.")] = False,
     json: Json = False,
 ) -> int:
-    """Wait until jobs have ended."""
+    """Wait until jobs have ended; of a function, until its calls are done: its runners may stay warm for more."""
     limit_s = maybe(parse_time_limit, timeout, "--timeout")
     with Terminal(quiet=quiet) as terminal, common.open_client() as client:
-        known = [_known(client, job) for job in jobs]
-        client.wait([view.id for view in known], limit_s)
-        views = [client.status(view.id) for view in known]
+        known = [_known(client, job, "; wait for the job") for job in jobs]
+        views = _waited(client, known, limit_s)
         for view in views:
             terminal.say(ended_line(view))
             if view.state is State.REJECTED:
@@ -205,11 +230,30 @@ def wait(
     return 75 if 75 in codes else int(any(codes))
 
 
+def _waited(client: Client, known: list[JobView], limit_s: float | None) -> list[JobView]:
+    from gpulayer.cli.maps import wait_for_calls
+
+    until_s = None if limit_s is None else time.monotonic() + limit_s
+    client.wait([view.id for view in known if view.calls is None], limit_s)
+    for view in known:
+        if view.calls is not None:
+            wait_for_calls(client, view.id, None if until_s is None else until_s - time.monotonic())
+    return [client.status(view.id) for view in known]
+
+
 def _code(view: JobView) -> int:
-    return exit_code(view) if view.terminal else 75
+    from gpulayer.cli.maps import idle
+
+    return exit_code(view) if view.terminal else 0 if idle(view) else 75
 
 
-@app.command(epilog=_examples("gpulayer job cancel k3f9", "gpulayer job cancel k3f9 --give-up"))
+@app.command(
+    epilog=_examples(
+        "gpulayer job cancel k3f9",
+        "gpulayer job cancel k3f9 --give-up",
+        "gpulayer job cancel k3f9.17            one map, or call, of a function; its runners stay",
+    )
+)
 def cancel(
     jobs: Jobs,
     give_up: Annotated[
@@ -218,14 +262,26 @@ def cancel(
     ] = False,
     json: Json = False,
 ) -> None:
-    """End jobs: SIGTERM, and SIGKILL after their grace. Comes back at once."""
+    """End jobs: SIGTERM, and SIGKILL after their grace; of a function its calls and its runners, or one map alone.
+    Comes back at once.
+    """
+    from gpulayer.cli.maps import is_map, known_map, map_line
+
     with common.open_client() as client:
-        known = [_known(client, job) for job in jobs]
-        views = [client.ask(asks.cancel(view.id, give_up=give_up)) for view in known]
+        known = [known_map(client, job) if is_map(job) else _known(client, job) for job in jobs]
+        views = [
+            client.ask(asks.cancel(view.id, give_up=give_up))
+            if isinstance(view, JobView)
+            else client.ask(asks.cancel_map(view.id))
+            for view in known
+        ]
         if json:
             print_json(views)
         else:
-            print_lines([status_line(view, time.time()) for view in views])
+            now = time.time()
+            print_lines(
+                [status_line(view, now) if isinstance(view, JobView) else map_line(view, now) for view in views]
+            )
 
 
 @app.command(

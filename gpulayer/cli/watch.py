@@ -17,7 +17,7 @@ from gpulayer.client.following import LOOK_S, Following
 from gpulayer.client.remote import Unreachable
 from gpulayer.explaining import why_table
 from gpulayer.protocol.types import JobView, State
-from gpulayer.words import device_name, overall_line, progress_of, status_line
+from gpulayer.words import device_name, is_warm, overall_line, progress_of, status_line
 
 _HELD_BYTES = 256 * 1024
 _ARRAY_LOOK_S = 1.0
@@ -194,8 +194,9 @@ def ended_line(view: JobView) -> str:
     """How a job ended, in one line."""
     if not view.tasks or view.state is State.REJECTED:
         return status_line(view, time.time(), more=f"gpulayer job show {view.id}")
-    more = "" if view.state is State.SUCCEEDED else f" · gpulayer job show {view.id} names them"
-    return f"{progress_of(view)} · job {view.id}{more}"
+    well = view.state is State.SUCCEEDED or is_warm(view)
+    more = "" if well else f" · gpulayer job show {view.id} names them"
+    return f"{progress_of(view, time.time())} · job {view.id}{more}"
 
 
 def output_hint(view: JobView) -> str:

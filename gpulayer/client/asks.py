@@ -259,6 +259,12 @@ def map_view(map_id: str) -> Ask[MapView]:
     return Ask(method="GET", path=f"/v1/maps/{_quoted(map_id)}", kind=MapView)
 
 
+def maps(job_id: str, limit: int = 50, *, before: int | None = None) -> Ask[list[MapView]]:
+    """The maps of a job, newest first; `before`: those of smaller numbers."""
+    query = _query({"job": job_id, "limit": limit, "before": before})
+    return Ask(method="GET", path=f"/v1/maps{query}", kind=list[MapView])
+
+
 def cancel_map(map_id: str) -> Ask[MapView]:
     """A wish to end one."""
     return Ask(method="POST", path=f"/v1/maps/{_quoted(map_id)}/cancel", kind=MapView)

@@ -60,7 +60,14 @@ class JobCancelled(JobError):
 
 
 class RemoteError(GpulayerError):
-    """An exception that was raised on the worker; its traceback is the remote one."""
+    """An exception that was raised on the worker; its traceback is the remote one.
+
+    Of a call `call` is its id, `index` its place in the map, `worker` the machine's name.
+    """
+
+    call: str = ""
+    index: int = 0
+    worker: str = ""
 
     @staticmethod
     def named(ename: str, evalue: str, traceback: list[str]) -> RemoteError:

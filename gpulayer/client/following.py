@@ -9,14 +9,19 @@ from typing import TypeAlias
 from gpulayer.client.connection import Connection, Subscription
 from gpulayer.client.errors import RequestRefused
 from gpulayer.protocol.messages import Chunk, Refused, Update
-from gpulayer.protocol.records import Kind, Splitter, decode_json, decode_text
+from gpulayer.protocol.records import Kind, Splitter, decode_call, decode_json, decode_text
 from gpulayer.protocol.types import JobView
 
 News: TypeAlias = "tuple[str, bytes] | JobView"
 
 LOOK_S = 0.2
 
-_NAMES = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
+_NAMES = {
+    Kind.STDOUT: "stdout",
+    Kind.STDERR: "stderr",
+    Kind.CALL_STDOUT: "stdout",
+    Kind.CALL_STDERR: "stderr",
+}
 
 
 class Following:
@@ -64,6 +69,8 @@ class Following:
         for _, kind, body in self._splitter.feed(chunk.data):
             if kind in (Kind.STDOUT, Kind.STDERR):
                 yield _NAMES[Kind(kind)], bytes(body)
+            elif kind in (Kind.CALL_STDOUT, Kind.CALL_STDERR):
+                yield _NAMES[Kind(kind)], bytes(decode_call(body)[-1])
             elif kind == Kind.TEXT:
                 fd, text = decode_text(body)
                 yield "stderr" if fd == 2 else "stdout", text

@@ -177,11 +177,13 @@ class MapSubscription:
 
     def take(self) -> MapNews | None:
         """What has come, None where nothing did: nothing is waited for. Raises as `get`."""
-        if self._news.empty():
-            if self.paused:
-                self._tie.resume(self)
-            return None
-        return self._took(self._news.get())
+        while not self._news.empty():
+            news = self._took(self._news.get())
+            if news is not None:  # else somebody was woken
+                return news
+        if self.paused:
+            self._tie.resume(self)
+        return None
 
     def _took(self, news: MapNews | Exception | None) -> MapNews | None:
         if isinstance(news, Exception):

@@ -26,11 +26,8 @@ _decoder = msgspec.json.Decoder(CallFailure)
 
 
 class CallError(RemoteError):
-    """A call that failed. `call` is its id, `index` its place in a map, `worker` the machine's name."""
+    """A call that failed. `kind`: 'raised', 'load', 'value', 'timeout', 'died'."""
 
-    call: str = ""
-    index: int = 0
-    worker: str = ""
     kind: str = "raised"
 
     def __str__(self) -> str:

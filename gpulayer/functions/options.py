@@ -74,7 +74,7 @@ def _requirements(needs: Needs) -> Requirements:
     try:
         requirements = needs.requirements()
     except ValueError as error:
-        raise CallRefused(str(error)) from error
+        raise CallRefused(str(error)) from None
     if requirements.nodes > 1:
         raise CallRefused(f"a call runs on one machine: nodes={requirements.nodes} is for commands; leave it out")
     return requirements

@@ -14,7 +14,7 @@ from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.records import Kind
 from gpulayer.protocol.types import Requirements, State
 from gpulayer.tables import cut
-from gpulayer.words import duration, status_line, visible
+from gpulayer.words import duration, roughly, status_line, visible
 
 _PATIENCE_S = 0.4  # of what is over before, nobody sees a line
 _PLAIN_PATIENCE_S = 3.0  # where lines can't be updated in place
@@ -49,6 +49,9 @@ class Show:
         self._touched: set[str] = set()
         self._kept: deque[str] = deque()  # of a single call, what it wrote last
         self._kept_letters = 0
+        self._ran_s: float | None = None  # when its first call was there
+        self._last_s = self._began_s  # when one was done last, and how many were done then
+        self._last_done = 0
         self.total: int | None = None
         self.done = 0
 
@@ -95,6 +98,8 @@ class Show:
     def state(self, view: MapView) -> None:
         """The map is this now."""
         self._view, self._note = view, ""
+        if self._ran_s is None and view.state is not State.QUEUED:
+            self._ran_s = time.monotonic()
 
     def note(self, line: str) -> None:
         """A line that is not about its state, such as an upload."""
@@ -146,9 +151,17 @@ class Show:
         failed = f" · {view.failed:,} failed" if view.failed else ""
         where = f" · {view.running:,} running" if view.running else ""
         machines = f" on {len(view.workers)} machines" if len(view.workers) > 1 else ""
-        left = f" · about {duration(took_s * (total - done) / done)} left" if total and 0 < done < total else ""
+        left = f" · about {roughly(self._left_s(done, total))} left" if total and 0 < done < total else ""
         sign = "□ cancelling" if view.cancelling else "●"
         return f"{sign} {self._name}{drawn}{failed}{where}{machines} · {duration(took_s)}{left} · map {view.id}"
+
+    def _left_s(self, done: int, total: int) -> float:
+        """How long the others take if they are as quick; until the next one is done the time just runs down."""
+        now_s = time.monotonic()
+        if done != self._last_done:
+            self._last_s, self._last_done = now_s, done
+        began_s = self._ran_s if self._ran_s is not None else self._began_s
+        return max(1.0, (self._last_s - began_s) * (total - done) / done - (now_s - self._last_s))
 
     def _summary(self) -> str:
         view = self._view
@@ -185,22 +198,26 @@ class _TerminalLine(_Line):
     """On stderr, updated in place."""
 
     def __init__(self) -> None:
-        self._shown = False
+        self._shown = ""
 
     def show(self, line: str, *, stays: bool) -> None:
-        width = _width()
-        sys.stderr.write(f"\r\x1b[2K{cut(visible(line), width - 1)}")
-        sys.stderr.flush()
-        self._shown = True
+        fitting = cut(visible(line), _width() - 1)
+        if fitting != self._shown:
+            sys.stderr.write(f"\r\x1b[2K{fitting}")
+            sys.stderr.flush()
+            self._shown = fitting
 
     def clear(self) -> None:
         if self._shown:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
-            self._shown = False
+            self._shown = ""
 
     def end(self, line: str) -> None:
         self.clear()
+        if line:
+            sys.stderr.write(f"{visible(line)}\n")
+            sys.stderr.flush()
 
 
 class _PlainLine(_Line):

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gpulayer.protocol.calls import CallRun, MapView
 from gpulayer_server.core.events import Effects
+from gpulayer_server.maptexts import Streams, Text, texts_of
 
 _NEWS_S = 0.1  # the fleet changes often: those who wait are told why at most so often
 
@@ -19,7 +20,7 @@ class MapListener(Protocol):
 
     def accepted(self, run: CallRun) -> None: ...
 
-    def grew(self, attempt: str, before: int) -> None: ...
+    def wrote(self, texts: list[Text]) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -27,26 +28,32 @@ class MapListener(Protocol):
 class MapTelling:
     """Owns who follows which map. Used on the loop's thread."""
 
-    def __init__(self, waiting: Callable[[Iterable[str]], Sequence[MapView]]):
+    def __init__(self, waiting: Callable[[Iterable[str]], Sequence[MapView]], streams: Streams):
         """`waiting`: those of some maps that wait, as they are now."""
         self._waiting = waiting
+        self._streams = streams
         self._news: asyncio.TimerHandle | None = None
         self.followers: dict[str, dict[MapListener, None]] = {}  # by map
-        self._by_job: dict[str, dict[MapListener, None]] = {}
+        self._by_job: dict[str, int] = {}  # how many follow a map of it
         self._told: dict[MapListener, None] = {}  # since the last flush
 
     def follow(self, name: str, listener: MapListener) -> None:
-        """Tell of each change of a map, its results, and each growth of a stream of its job."""
+        """Tell of each change of a map, its results, and what its calls write."""
         self.followers.setdefault(name, {})[listener] = None
-        self._by_job.setdefault(name.rpartition(".")[0], {})[listener] = None
+        job = name.rpartition(".")[0]
+        self._by_job[job] = self._by_job.get(job, 0) + 1
 
     def unfollow(self, name: str, listener: MapListener) -> None:
         """No more of that."""
-        for table, key in ((self.followers, name), (self._by_job, name.rpartition(".")[0])):
-            listeners = table.get(key, {})
-            listeners.pop(listener, None)
+        listeners = self.followers.get(name, {})
+        if listener in listeners:
+            del listeners[listener]
             if not listeners:
-                table.pop(key, None)
+                del self.followers[name]
+            job = name.rpartition(".")[0]
+            self._by_job[job] -= 1
+            if not self._by_job[job]:
+                del self._by_job[job]
         self._told.pop(listener, None)
 
     def tell(self, effects: Effects, views: Mapping[str, MapView]) -> None:
@@ -71,9 +78,15 @@ class MapTelling:
         return job in self._by_job
 
     def grew(self, job: str, attempt: str, before: int) -> None:
-        """A stream of a job grew: `before`, its whole records reached so far."""
-        for listener in list(self._by_job.get(job, ())):
-            listener.grew(attempt, before)
+        """A stream of a job grew; `before`, its whole records reached so far. What is in it is looked at once."""
+        if job not in self._by_job:
+            return
+        by_map: dict[str, list[Text]] = {}
+        for text in texts_of(self._streams, attempt, before):
+            by_map.setdefault(text.map, []).append(text)
+        for name, texts in by_map.items():
+            for listener in self.followers.get(name, ()):
+                listener.wrote(texts)
 
     def flush(self) -> None:
         """Let those send that were told something."""

@@ -58,6 +58,7 @@ class Sending:
             link = self._links.get(conn)
             if link is not None:
                 link.send_now()
+                reach("server.calls-sent")
 
     def _to_one(self, conn: int, messages: list[ServerMessage]) -> None:
         kinds = set(map(type, messages))

@@ -76,7 +76,7 @@ class Shell(Reading):
         self.links: dict[int, WorkerLink] = {}
         self._sending = Sending(self.links, self._calls, self.streams)
         self._telling = Telling(self)
-        self.maps = MapTelling(self.waiting_map_views)
+        self.maps = MapTelling(self.waiting_map_views, self.streams)
         self._garbage = Garbage()
         self._history = History(self, self.store, self.streams, self.settings)
         self.clients: set[object] = set()  # the clients that are connected: an embedded control plane stays for them
@@ -277,6 +277,8 @@ class Shell(Reading):
         effects = unit.effects
         if effects.rows:
             reach("server.committed")
+        if effects.results:
+            reach("server.results-committed")
         for attempt, why in effects.marks:
             self._mark(attempt, why)
         self._sending.send(effects.sends)

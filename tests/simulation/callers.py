@@ -165,6 +165,16 @@ class Caller(Process):
         """Wish the end of a function's runners, once they have nothing to do."""
         self.request(self._ask, lambda n: CallsEndWanted(request=n, job=job), lambda _: None)
 
+    def urge(self, *, patient: bool) -> None:
+        """All is to come to its end: let runners go, give up what lives on a dead machine, later also what is much."""
+        for job in self.jobs():
+            self.let_go(job)
+        for job in self.unreachable():
+            if self.sim.random.random() < 0.1:
+                self.cancel_job(job, give_up=True)
+        for key in [] if patient else self.wishes:
+            self.cancel(key)
+
     def jobs(self) -> list[str]:
         """The jobs of its maps, as far as it knows them."""
         return list(dict.fromkeys(wish.view.job for wish in self.wishes.values() if wish.view is not None))

@@ -9,6 +9,7 @@ from gpulayer.protocol.calls import OK, RUNNER_DIED, CallRun, MapView
 from gpulayer.protocol.types import TERMINAL, State
 from gpulayer_server.core.events import Dispatch, Effects
 from gpulayer_server.core.plane import Plane
+from gpulayer_server.core.state import MapState
 from gpulayer_server.store.database import Store
 from tests.simulation.simulator import Simulator, Violation
 
@@ -118,13 +119,7 @@ class CallsTruth:
             state = store.maps.map(name)
             if state is None:
                 raise Violation(f"map {name} was answered, and is not in the store")
-            stored: dict[CallKey, tuple[int, bytes]] = {}
-            for each in store.maps.results_by_coming((state.n, state.k), 0, 10**9):
-                for n, code in enumerate(each.run.codes):
-                    key = (name, each.run.first + n)
-                    if key in stored:
-                        raise Violation(f"call {key} has two results in the store")
-                    stored[key] = (code, each.run.data[n])
+            stored = _stored(store, state)
             told = {key: result for key, result in self.results.items() if key[0] == name}
             if any(stored.get(key) != result for key, result in told.items()):
                 raise Violation(f"results of {name} that were told are not in the store: {told} {stored}")
@@ -144,3 +139,15 @@ class CallsTruth:
         never = [key for key, (code, _) in stored.items() if code == OK and not self.runs[key]]
         if never:
             raise Violation(f"calls {never} have results, and never ran")
+
+
+def _stored(store: Store, state: MapState) -> dict[CallKey, tuple[int, bytes]]:
+    """The results of a map that are in the store: of each call one."""
+    stored: dict[CallKey, tuple[int, bytes]] = {}
+    for each in store.maps.results_by_coming((state.n, state.k), 0, 10**9):
+        for n, code in enumerate(each.run.codes):
+            key = (state.id, each.run.first + n)
+            if key in stored:
+                raise Violation(f"call {key} has two results in the store")
+            stored[key] = (code, each.run.data[n])
+    return stored

@@ -45,6 +45,13 @@ def _pool(plane: Plane, pool: Pool) -> Iterator[str]:
         yield f"pool {name} takes others for idle than those that are"
     if pool.idle and pool.waiting and not pool.unheard:
         yield f"pool {name}: {len(pool.idle)} runners have nothing, and {pool.waiting} calls wait"
+    yield from _leases(plane, pool)
+    for of in maps:
+        yield from _map(of)
+
+
+def _leases(plane: Plane, pool: Pool) -> Iterator[str]:
+    name = pool.job.id
     if pool.maps and not (pool.leases or pool.queued or pool.later):
         yield f"pool {name}: nobody will ever run its calls"
     queued = {task.id for task in pool.job.tasks if task.id in plane.queue}
@@ -52,8 +59,6 @@ def _pool(plane: Plane, pool: Pool) -> Iterator[str]:
         yield f"pool {name} knows {set(pool.queued)} in the queue, {queued} are"
     if pool.stateful and len(pool.leases) + len(pool.queued) > 1:
         yield f"pool {name} keeps an object, and has {list(pool.leases)} {list(pool.queued)}"
-    for of in maps:
-        yield from _map(of)
 
 
 def _map(of: LiveMap) -> Iterator[str]:
@@ -68,12 +73,16 @@ def _map(of: LiveMap) -> Iterator[str]:
             places.update(range(first, end))
     if of.row.done != len(done):
         yield f"map {of.row.id} counts {of.row.done} results, and has {len(done)}"
+    yield from _ends(of)
     for index in range(of.row.taken):
         count = places[index] + (index in done) + (index in of.put_off)
         if count > 1 and not of.pool.doubled:
             yield f"call {index} of {of.row.id} is in {count} places"
         if not count:
             yield f"call {index} of {of.row.id} is nowhere"
+
+
+def _ends(of: LiveMap) -> Iterator[str]:
     if of.row.ended_at is not None:
         yield f"map {of.row.id} has ended, and lives"
     if of.row.total is not None and of.row.done == of.row.total:

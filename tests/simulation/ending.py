@@ -48,7 +48,8 @@ def _unfinished_jobs(world: World) -> Iterator[str]:
         if not (stuck_in_session or (on_dead and (task.terminal or not job.spec.leased))):
             yield f"task {task.id} is {task.state.value}, attempt {task.attempt}"
     for of in plane.maps.values():
-        yield f"map {of.row.id} is {of.row.state.value}: {of.waiting.count} calls wait, {of.held} are held, {len(of.put_off)} put off"
+        left = f"{of.waiting.count} calls wait, {of.held} are held, {len(of.put_off)} put off"
+        yield f"map {of.row.id} is {of.row.state.value}: {left}"
 
 
 def _still_held(world: World) -> Iterator[str]:

@@ -47,6 +47,7 @@ class RunnerRun(CellRun):
                     self._queue.extend(calls)
             case link.LetGo(ranges=those):
                 for each in those:
+                    self._sent -= {(each.map, each.first + n) for n in range(each.count)}
                     if self._runner is not None:
                         self._runner.let_go(each)
             case link.GiveBackCalls(count=count):

@@ -23,6 +23,7 @@ _MODULES = (
     "tests.simulation.situations_of_commands",
     "tests.simulation.situations_of_fleets",
     "tests.simulation.situations_of_room",
+    "tests.simulation.situations_of_calls",
 )
 _scenarios: dict[str, Callable[[], None]] = {}
 

@@ -27,6 +27,7 @@ from tests.simulation.truth import Truth
 _UNIX_S = 1_700_000_000.0
 _MEMORY = Path("/dev/shm")  # streams are files: in memory they are fastest
 _LONGEST_END_S = 3000.0
+_MUCH_S = 1500.0  # in so long all is done, unless there are hours of calls
 
 
 class World:
@@ -174,6 +175,7 @@ class World:
             agent.machine.calm_down()
             agent.machine_changed()
         self.sim.log("world", "settles")
+        self._settled_at = self.sim.now
         self.run(3.0)
         self.start_control_plane()
         for agent in self.agents:
@@ -201,11 +203,7 @@ class World:
                 if not first and self.random.random() < 0.1:
                     client.cancel(key, give_up=True)
         for caller in self.callers:
-            for job in caller.jobs():
-                caller.let_go(job)
-            for job in caller.unreachable():
-                if not first and self.random.random() < 0.1:
-                    caller.cancel_job(job, give_up=True)
+            caller.urge(patient=self.sim.now < self._settled_at + _MUCH_S)
 
     def close(self) -> None:
         """Remove the files."""

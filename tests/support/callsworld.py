@@ -22,6 +22,7 @@ from gpulayer.protocol.calls import (
     CallsSpec,
     FunctionSpec,
 )
+from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.messages import Assign, Finished, ServerMessage, Started, Verdict, Welcome, WorkerMessage
 from gpulayer.protocol.spool import SpoolWriter
 from gpulayer.protocol.types import Device, JobSpec
@@ -53,6 +54,8 @@ class FakeRunner:
         self.loaded = False
         self.alive = True
         self.mute = False  # it does not answer
+        self.answers = asyncio.Event()  # cleared, it takes its time with answers
+        self.answers.set()
         self.queue: list[tuple[str, int]] = []
         self.methods: list[str] = []
         self.running: tuple[str, int] | None = None
@@ -95,6 +98,7 @@ class FakeRunner:
     async def ask(self, request: dict[str, Any]) -> dict[str, Any] | None:
         if self.mute:
             raise RunnerError("it does not answer for 10 s")
+        await self.answers.wait()
         if not self.alive:
             return None
         match request["op"]:
@@ -257,6 +261,14 @@ class Host:
         self.tasks: set[asyncio.Task[object]] = set()
         self.alive = True
         self.run: CallsRun | None = None
+
+    def endpoint(self) -> Endpoint:
+        """Nobody knows where the control plane is."""
+        raise OSError("no endpoint.json names a control plane")
+
+    def blobs_beside(self) -> Path | None:
+        """The control plane's blobs are on another machine."""
+        return None
 
     def _fresh(self, digest: str, target: Path, tell: Any) -> None:
         target.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
@@ -79,9 +80,14 @@ class Plane:
         finally:
             visit.gone.set()
 
-    def visit(self) -> Visit:
-        """The next connection."""
-        return self._visits.get(timeout=PATIENCE_S)
+    def visit(self, look_s: float = PATIENCE_S, over: Callable[[], bool] = lambda: True) -> Visit:
+        """The next connection; looked for every `look_s` seconds, until it is `over`: raises queue.Empty then."""
+        while True:
+            try:
+                return self._visits.get(timeout=look_s)
+            except queue.Empty:
+                if over():
+                    raise
 
     def close(self) -> None:
         """Stop listening."""

@@ -149,7 +149,7 @@ class Runner:
     async def connect(self) -> None:
         """Connect to it, once it listens; what it says is told from then on. Returns without, where it is dead."""
         loop = asyncio.get_running_loop()
-        self._watch.add(self._sockets, self._born.set)
+        watched = not self._gone and self._watched()
         try:
             while not self._gone:
                 self._born.clear()
@@ -157,12 +157,21 @@ class Runner:
                     await loop.create_unix_connection(lambda: _Data(self), str(self._sockets / "d"))
                     return
                 except FileNotFoundError:
-                    await self._born.wait()
+                    await _within(self._born.wait(), None if watched else _AGAIN_S)
                 except OSError as error:  # nobody listens yet, or nobody any more
                     log.debug("runner %s is not reached yet: %s", self.id, error)
                     await _within(self._born.wait(), _AGAIN_S)
         finally:
             self._watch.remove(self._sockets)
+
+    def _watched(self) -> bool:
+        """Have `_born` set with the birth of its sockets; False where that can't be watched."""
+        try:
+            self._watch.add(self._sockets, self._born.set)
+        except OSError as error:
+            log.warning("%s can't be watched, so it is looked at: %s", self._sockets, error)
+            return False
+        return True
 
     async def join(self) -> dict[str, Any] | None:
         """Connect to one that has lived before, and learn what it holds; None where it is dead.
@@ -395,8 +404,8 @@ class _Control:
             self._streams = None
 
 
-async def _within(event: Awaitable[object], seconds: float) -> None:
-    """Wait for something, but not longer."""
+async def _within(event: Awaitable[object], seconds: float | None) -> None:
+    """Wait for something, but not longer than so; None: for as long as it takes."""
     try:
         await asyncio.wait_for(event, seconds)
     except asyncio.TimeoutError:

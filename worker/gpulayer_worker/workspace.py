@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -192,6 +192,19 @@ class Workspaces:
         self._look_beside()
         self._cache.pin_for(digest, _READ_WITHIN_S)
         return self._find(digest)
+
+    def fetch(self, digests: Sequence[str], client: httpx.Client) -> None:
+        """Have these blobs here, by one request. Raises `FetchError`, `SourceError`, `BlobError`."""
+        wanted = set(digests)
+        try:
+            with client.stream("POST", "/v1/blobs/fetch", content=msgspec.json.encode(digests)) as response:
+                response.raise_for_status()
+                body = response.iter_bytes()
+                blobs = read_pack(Pieces(lambda: next(body, b"")))
+                self._blobs.take(each for each in blobs if each[0] in wanted)
+        except httpx.HTTPError as error:
+            raise FetchError(f"{len(digests)} blobs could not be fetched: {why(error)}") from error
+        self._cache.trim_soon()
 
     def blob(self, digest: str, tell: Callable[[str], None], what: str = "the values of --in") -> Span:
         """Where one blob is, fetched if it is not within reach: `what` it holds. Raises `FetchError`, `BlobError`."""

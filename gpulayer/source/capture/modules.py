@@ -6,7 +6,6 @@ import importlib.util
 import os
 import site
 import sys
-import sysconfig
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
@@ -146,6 +145,8 @@ def _by_init_files(file: str) -> Place | None:
 
 @lru_cache(maxsize=1)
 def _installed_folders() -> tuple[str, ...]:
+    import sysconfig
+
     paths = sysconfig.get_paths()
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib") if key in paths]
     folders += site.getsitepackages() if hasattr(site, "getsitepackages") else []

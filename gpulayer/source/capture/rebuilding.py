@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import logging
 import pathlib
 import re
 import types
@@ -87,7 +86,7 @@ def _pattern(value: re.Pattern[Any]) -> Rebuilt:
     return Rebuilt(expression=f"__import__('re').compile({value.pattern!r}, {value.flags})")
 
 
-def _logger(value: logging.Logger) -> Rebuilt:
+def _logger(value: Any) -> Rebuilt:
     return Rebuilt(expression=f"__import__('logging').getLogger({value.name!r})")
 
 

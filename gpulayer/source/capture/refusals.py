@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import io
 import types
@@ -29,6 +28,8 @@ def refused(user: str, name: str, value: Any) -> CaptureError:
 
 def missing(user: str, name: str, names: Mapping[str, Any]) -> CaptureError:
     """A name that is not defined."""
+    import difflib  # only where something is wrong
+
     near = difflib.get_close_matches(name, [each for each in names if not each.startswith("_")], n=1, cutoff=0.7)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return CaptureError(f"{user} uses {name!r}, which is not defined{hint}: define it before the call")

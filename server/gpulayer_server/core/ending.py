@@ -25,7 +25,7 @@ def end_task(plane: Plane, task: Task, state: State, outcome: Outcome, now: floa
     """
     job = plane.jobs[task.job]
     if job.pool is not None:
-        leases.ends(plane, job, task, state, outcome, now, out)
+        leases.ends(plane, job.pool, task, state, outcome, now, out)
     task.move(state)
     task.outcome = _with_cause(task, outcome) if job.spec.gang else outcome
     task.ended_at = now

@@ -379,7 +379,7 @@ def _assign(
         if ended is not None:
             task.notes = (f"session {session.name!r} had ended ({ended}): its state is fresh",)
     if job.pool is not None:
-        leases.assigned(plane, job, task, attempt, worker)
+        leases.assigned(plane, job.pool, task, attempt, worker)
     out.put(task, attempt)
     out.changed.add(job.id)
     message = Assign(

@@ -20,7 +20,7 @@ _NOTHING = Use()
 def enqueue(plane: Plane, task: Task) -> None:
     """Let a queued task wait for a place: among its owner's that ask for the same, or that are for the same session."""
     job = plane.jobs[task.job]
-    if job.pool is not None and not leases.waits(plane, job, task):
+    if job.pool is not None and not leases.waits(plane, job.pool, task):
         return
     line = job.waits_in
     if line is None or line.gone:

@@ -16,7 +16,7 @@ from gpulayer_server.http.base import Handler, ProblemError, parse
 from gpulayer_server.http.rest import ask, committed, settle, whole_number
 from gpulayer_server.scheduling import asked
 from gpulayer_server.shell import Shell
-from gpulayer_server.store.logs import log_bytes
+from gpulayer_server.store.logs import joined_log
 from gpulayer_server.submitting import MOST_JOBS, submit
 
 MAX_JOBS = MOST_JOBS
@@ -343,7 +343,7 @@ class LogsHandler(_JobHandler):
     """GET /v1/jobs/ID/logs"""
 
     async def get(self, name: str) -> None:
-        """What its program wrote until now, as it wrote it."""
+        """What its program wrote until now, as it wrote it; of a function all of its runners, one behind the other."""
         stream, tail = self.get_query_argument("stream", ""), self.get_query_argument("tail", "")
         if stream not in ("", "stdout", "stderr"):
             raise bad_request(f"stream must be stdout or stderr, not {stream[:40]!r}")
@@ -351,12 +351,16 @@ class LogsHandler(_JobHandler):
         if last is not None and last < 0:
             raise bad_request(f"tail must be a number of bytes, not {last}")
         await committed(self.shell)
-        view = self.view(name, self.index())
+        index = self.index()
+        view = self.view(name, index)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header("X-Content-Type-Options", "nosniff")
-        if view.attempt is None:
-            return
-        pieces = log_bytes(self.shell.streams.path(view.attempt), stream=stream or None, tail=last)
+        attempts = [view.attempt] if view.attempt is not None else []
+        if view.calls is not None and index is None:
+            runs = self.shell.attempt_views(name, None) or []
+            attempts = [each.id for each in sorted(runs, key=lambda each: each.assigned_at)]
+        paths = [self.shell.streams.path(attempt) for attempt in attempts]
+        pieces = joined_log(paths, stream=stream or None, tail=last)
         while piece := await asyncio.to_thread(next, pieces, b""):
             self.write(piece)
             await self.flush()

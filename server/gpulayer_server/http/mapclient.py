@@ -17,12 +17,13 @@ from gpulayer.protocol.calls import (
     MapView,
     OpenMap,
 )
+from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Refused, Update
 from gpulayer.protocol.types import JobView, Problem
 from gpulayer_server.core.events import ArgsCame, CallsEndWanted, MapCancelWanted, MapOpened
 from gpulayer_server.http.mapfollow import MapFollower, MapPump
 from gpulayer_server.http.mapresults import AsTheyCome, Ordered
-from gpulayer_server.http.maptexts import MapTexts
+from gpulayer_server.maptexts import MapTexts
 from gpulayer_server.shell import Shell
 from gpulayer_server.specs import Known
 from gpulayer_server.submitting import lacking, lacking_blobs
@@ -101,6 +102,7 @@ class MapClient:
             blobs=message.blobs,
             last=message.last,
         )
+        reach("server.map-asked")
         shell.request(lambda request: event(request=request), partial(self._opened, message, is_new))
 
     def _lacking(self, known: Known, message: OpenMap) -> Problem | None:

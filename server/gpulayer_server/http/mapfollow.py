@@ -12,7 +12,7 @@ from gpulayer.protocol.calls import CallRun, MapRecord, MapResults, MapUpdate, M
 from gpulayer.protocol.messages import ServerToClient, encode
 from gpulayer.protocol.types import FRAME_DATA_BYTES, TERMINAL
 from gpulayer_server.http.mapresults import Results
-from gpulayer_server.http.maptexts import MapTexts
+from gpulayer_server.maptexts import MapTexts, Text
 from gpulayer_server.store.maps import size_of
 
 
@@ -118,8 +118,7 @@ class MapFollower:
         self._results = results
         self._texts = texts
         self._over = over
-        self._held: list[ResultRun] = []  # results that go once the texts are read so far:
-        self._goal: dict[str, int] = {}
+        self._held: list[ResultRun] = []  # results that go once the texts before them went
         self._settled = False  # the map ended, and the store was looked at once more
         pump.ready(self)
 
@@ -139,9 +138,9 @@ class MapFollower:
         self._results.accepted(run)
         self._pump.ready(self)
 
-    def grew(self, attempt: str, before: int) -> None:
-        """A stream of its job grew."""
-        self._texts.grew(attempt, before)
+    def wrote(self, texts: list[Text]) -> None:
+        """Its calls wrote something."""
+        self._texts.wrote(texts)
         self._pump.ready(self)
         self._pump.soon()
 
@@ -155,11 +154,11 @@ class MapFollower:
         if self._texts.unread:
             for text in self._texts.take(limit_bytes):
                 used += len(text.data)
-                messages.append(MapRecord(n=self.n, **text._asdict()))
+                messages.append(_record(self.n, text))
         if not self._held and self._results.waiting:
             self._held = self._results.take(limit_bytes)
-            self._goal = self._texts.goal() if self._texts.unread else {}
-        if self._held and self._texts.reached(self._goal):
+            self._texts.set_goal()
+        if self._held and self._texts.reached:
             size_bytes = sum([size_of(run.data) for run in self._held])
             if used == 0 or used + size_bytes <= limit_bytes:
                 used += size_bytes
@@ -182,3 +181,9 @@ class MapFollower:
             self._over(self)
         messages.append(MapUpdate(n=self.n, map=view))
         self._view, self._told = None, view
+
+
+def _record(n: int, text: Text) -> MapRecord:
+    return MapRecord(
+        n=n, index=text.index, kind=text.kind, seq=text.seq, data=text.data, attempt=text.attempt, at=text.at
+    )

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 from tornado import websocket
 
-from gpulayer.protocol.calls import CallsAccepted
+from gpulayer.protocol.calls import CallsAccepted, CallsDone
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import (
     Ack,
@@ -113,6 +113,8 @@ class WorkerSocket(Socket):
                     acked[message.attempt] = self.shell.streams.length(message.attempt)
             elif isinstance(message, Started):
                 reach("server.started")
+            elif isinstance(message, CallsDone):
+                reach("server.calls-done")
         self.shell.handle(WorkerSaid(conn=self.conn, messages=tuple(said), acked=acked))
 
     def _hello(self, hello: Hello) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpulayer.protocol.records import Kind, RecordError, Splitter, decode_call, decode_kernel, decode_text, scan_file
 
-__all__ = ["log_bytes"]
+__all__ = ["joined_log", "log_bytes"]
 
 _PIECE_BYTES = 256 * 1024
 _RECORDS = 512  # between two places from which a reader may begin
@@ -43,6 +43,19 @@ def log_bytes(path: Path, *, stream: str | None = None, tail: int | None = None)
             yield from _last(descriptor, end, wanted, tail)
     finally:
         os.close(descriptor)
+
+
+def joined_log(paths: Sequence[Path], *, stream: str | None = None, tail: int | None = None) -> Iterator[bytes]:
+    """The same of several streams, one behind the other."""
+    wanted: list[tuple[Path, int | None]] = []
+    for path in reversed(paths):
+        wanted.append((path, tail))
+        if tail is not None:
+            tail -= sum(map(len, log_bytes(path, stream=stream, tail=tail)))
+            if tail <= 0:
+                break
+    for path, most in reversed(wanted):
+        yield from log_bytes(path, stream=stream, tail=most)
 
 
 def _last(descriptor: int, end: int, wanted: int | None, tail: int) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from tests.support.deployment import Deployment
 from tests.support.processes import until
 from tests.support.sessions import Session
 
-CELL = '''
+CELL = """
 import os
 import sys
 import time
@@ -50,7 +50,7 @@ def fails(x):
 def count(n):
     for number in range(n):
         yield number * number
-'''
+"""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Situations 11 to 14: files and values that do not travel."""
+"""Situations 11 to 15: files, values and names that do not travel."""
 
 from __future__ import annotations
 
@@ -81,3 +81,30 @@ def test_14_a_value_that_cannot_travel(notebook: Notebook) -> None:
         "gpulayer: --in model['hooks'] is of type builtin_function_or_method, which does not travel: define the "
         "function in the cell, or in a module that travels with it"
     )
+
+
+def test_15_a_function_that_uses_an_undefined_name(notebook: Notebook) -> None:
+    function = """
+import gpulayer as gl
+
+LEARNING_RATE = 0.1
+
+def step(n):
+    return n * LEARNING_RAET
+
+@gl.remote
+def train(n):
+    return step(n)
+"""
+    words = (
+        "gpulayer: step (needed by train) uses 'LEARNING_RAET', which is not defined (did you mean 'LEARNING_RATE'?): "
+        "define it before the call"
+    )
+    with Deployment() as bare:  # no control plane is there, and the first thing that is sent would start one
+        failed = bare.notebook(extension=False).run(f"{function}\ntrain(2)").traceback
+        assert failed == words
+        assert not bare.data.exists()
+        assert len(bare.processes()) == 1, "the notebook's kernel"
+    assert notebook.run(f"{function}\ntrain.map(range(3))").traceback == words
+    mended = notebook.run("LEARNING_RAET = LEARNING_RATE\ntrain(2)")
+    assert mended.data("text/plain") == ["0.2"], mended.traceback

@@ -111,6 +111,7 @@ class CallsRun:
             case link.RunCalls(batches=batches):
                 self._take(batches)
             case link.LetGo(ranges=ranges):
+                reach("agent.calls-accepted")
                 if self._feed.runner is not None:
                     self._feed.runner.accept(ranges)
                 self._telling.let_go(ranges)
@@ -123,6 +124,7 @@ class CallsRun:
         self._settle()
 
     def _take(self, batches: tuple[CallBatch, ...]) -> None:
+        reach("agent.calls-came")
         leaving = self._leaving and not self._replacing
         if self._over or leaving or (self._ending is not None and self._load_failure is None):
             self._feed.refuse(batches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import logging
 import os
 import re
@@ -15,33 +15,55 @@ import httpx
 from msgspec.structs import replace
 
 from gpulayer.protocol.calls import CallBatch, CallRun
+from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.source import SourceChanged, SourceError, iter_pack, plain_pack_bytes, worth_compressing
 from gpulayer.source.blobs import BlobError, Blobs
 from gpulayer.source.upload import LARGE_BYTES, TransferStopped, send_blob
-from gpulayer_worker.callranges import CallRanges
 from gpulayer_worker.delivery import BATCH_BYTES, DeliveryError, NobodyThere, Undeliverable, refused
 from gpulayer_worker.run.callsqueue import Piece
 from gpulayer_worker.run.fetching import fetched
 from gpulayer_worker.run.services import Over, Services
 from gpulayer_worker.runner.wire import BlobPlace
 from gpulayer_worker.web import open_client
-from gpulayer_worker.workspace import TIMEOUT, why
+from gpulayer_worker.workspace import TIMEOUT, FetchError, why
 
 log = logging.getLogger("gpulayer.worker")
 
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
-_AT_ONCE = 4
+_AT_ONCE = 8
 _AGAIN_S = 1.0
 _AGAIN_AT_MOST_S = 15.0
 _TRIES = 60  # while somebody answers, and does not take it
 
 
+class _Way:
+    """A connection to the control plane that is kept for the next transfer. For one thread at a time."""
+
+    def __init__(self, endpoint: Callable[[], Endpoint]):
+        self._endpoint = endpoint
+        self._open: tuple[Endpoint, httpx.Client] | None = None
+
+    def client(self) -> httpx.Client:
+        """Raises OSError where nobody knows where it is."""
+        endpoint = self._endpoint()
+        if self._open is None or self._open[0] != endpoint:
+            self.close()
+            self._open = endpoint, open_client(endpoint, TIMEOUT)
+        return self._open[1]
+
+    def close(self) -> None:
+        """Harmless when repeated."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+
 class ArgumentBlobs:
-    """What the calls of one attempt need here. All of it runs on the loop, but for the transfers.
+    """What the calls of one attempt need here. All of it runs on the loop, but for the transfers, one at a time.
 
     Arguments:
         services: the agent.
-        here: called when one more is here.
+        here: called when more is here.
         failed: called with the digest of one that can't be had, and why.
         tell: takes lines about how far it is.
         check_wish: raises `Over` where nobody wants them any more.
@@ -61,8 +83,9 @@ class ArgumentBlobs:
         self._failed = failed
         self._tell = tell
         self._check_wish = check_wish
-        self._coming: dict[str, asyncio.Task[None]] = {}
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._lacking: dict[str, None] = {}  # in order
+        self._task: asyncio.Task[None] | None = None
+        self._way = _Way(services.endpoint)
 
     def ready(self, piece: Piece) -> bool:
         """Whether all that these calls need is here: the piece has their places then. What lacks is on its way."""
@@ -70,21 +93,20 @@ class ArgumentBlobs:
             return True
         piece.places = []
         lacking = [digest for digest in named_in(piece.batch.blobs, piece.args) if not self._find(digest, piece.places)]
-        for digest in lacking:
-            self._want(digest)
+        self._want(lacking)
         return not lacking
 
     def want(self, batch: CallBatch) -> None:
         """These calls are to run here: what lacks is fetched from now on."""
-        for digest in named_in(batch.blobs, batch.args):
-            if self._services.workspaces.at_hand(digest) is None:
-                self._want(digest)
+        at_hand = self._services.workspaces.at_hand
+        self._want([digest for digest in named_in(batch.blobs, batch.args) if at_hand(digest) is None])
 
     def close(self) -> None:
         """Nothing is needed any more."""
-        for task in self._coming.values():
-            task.cancel()
-        self._coming.clear()
+        self._lacking.clear()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
 
     def _find(self, digest: str, found: list[BlobPlace]) -> bool:
         span = self._services.workspaces.at_hand(digest)
@@ -92,24 +114,46 @@ class ArgumentBlobs:
             found.append(BlobPlace(digest, os.path.abspath(span.path), span.offset, span.size))
         return span is not None
 
-    def _want(self, digest: str) -> None:
-        if digest not in self._coming:
-            task = self._coming[digest] = asyncio.ensure_future(self._fetch(digest))
-            task.add_done_callback(lambda _: self._coming.pop(digest, None))
+    def _want(self, digests: Iterable[str]) -> None:
+        self._lacking.update(dict.fromkeys(digests))
+        if self._lacking and self._task is None:
+            self._task = asyncio.ensure_future(self._fetch_all())
 
-    async def _fetch(self, digest: str) -> None:
+    async def _fetch_all(self) -> None:
+        try:
+            count = 1  # a call waits for the first
+            while self._lacking:
+                some = list(self._lacking)[:count]
+                await self._fetch(some)
+                for digest in some:
+                    self._lacking.pop(digest, None)
+                self._here()
+                count = _AT_ONCE
+        finally:
+            self._task = None
+            self._way.close()
+
+    async def _fetch(self, some: list[str]) -> None:
+        if len(some) > 1:
+            try:
+                await asyncio.to_thread(lambda: self._services.workspaces.fetch(some, self._way.client()))
+            except (FetchError, SourceError, BlobError, OSError) as error:  # which of them it is: each by itself
+                log.info("%d blobs did not come together: %s", len(some), error)
+            else:
+                return
+        for digest in some:
+            await self._fetch_one(digest)
+
+    async def _fetch_one(self, digest: str) -> None:
         def get(tell: Callable[[str], None]) -> None:
             self._services.workspaces.blob(digest, tell, "arguments")
 
         try:
-            async with self._turns:
-                await fetched(get, tell=self._tell, check_wish=self._check_wish, pause=asyncio.sleep)
+            await fetched(get, tell=self._tell, check_wish=self._check_wish, pause=asyncio.sleep)
         except Over as over:
             self._failed(digest, over.outcome.problem)
         except OSError as error:
             self._failed(digest, self._services.layout.trouble(error))
-        else:
-            self._here()
 
 
 def named_in(blobs: Iterable[str], args: Iterable[bytes]) -> list[str]:
@@ -120,7 +164,9 @@ def named_in(blobs: Iterable[str], args: Iterable[bytes]) -> list[str]:
 
 
 class ResultBlobs:
-    """What results name, on its way to the control plane: beside it, or by HTTP. One transfer at a time.
+    """What results name, on its way to the control plane: put beside it, or by HTTP, one transfer at a time.
+
+    The runner has hashed it: whoever it serves can write what it likes anyway.
 
     Arguments:
         services: the agent.
@@ -144,7 +190,7 @@ class ResultBlobs:
         self._waiting: list[tuple[CallRun, list[BlobPlace]]] = []
         self._task: asyncio.Task[None] | None = None
         self._stop = threading.Event()
-        self._files: list[tuple[CallRun, list[BlobPlace]]] = []  # a runner tells of them again until they are accepted
+        self._way = _Way(services.endpoint)
         self._beside: Blobs | None = None
 
     @property
@@ -152,22 +198,15 @@ class ResultBlobs:
         """Whether results wait."""
         return bool(self._waiting) or self._task is not None
 
-    def add(self, run: CallRun, places: Sequence[BlobPlace]) -> None:
-        """Results, and where the files are that they name."""
-        mine = replace(run, blobs=tuple(place.digest for place in places)), list(places)
-        self._waiting.append(mine)
-        self._files.append(mine)
+    def add(self, run: CallRun, places: Sequence[BlobPlace]) -> CallRun | None:
+        """Results, and where the files are that they name. Returned as they are to be told, where that can be now."""
+        run = replace(run, blobs=tuple(place.digest for place in places))
+        if self._put_beside(places):
+            return run
+        self._waiting.append((run, list(places)))
         if self._task is None:
             self._task = asyncio.ensure_future(self._deliver_all())
-
-    def keep(self, wanted: CallRanges) -> None:
-        """Results outside of `wanted` were accepted: their files may go."""
-        gone = [each for each in self._files if not wanted.within(each[0].map, *_span(each[0]))]
-        if gone:
-            self._files = [each for each in self._files if wanted.within(each[0].map, *_span(each[0]))]
-            for place in (place for _, places in gone for place in places):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(place.path)
+        return None
 
     def close(self) -> None:
         """Nobody wants them any more."""
@@ -177,32 +216,50 @@ class ResultBlobs:
             self._task.cancel()
             self._task = None
 
+    # ---------------------------------------------------------------- beside the control plane
+
+    def _put_beside(self, places: Sequence[BlobPlace]) -> bool:
+        """The control plane's folder is on this disk: files go there as they are."""
+        folder = self._services.blobs_beside()
+        if folder is None:
+            return False
+        try:
+            if self._beside is None or self._beside.folder != folder:
+                if not os.access(folder / "new", os.W_OK | os.X_OK):
+                    return False
+                self._beside = Blobs(folder)
+            for place in places:
+                _take_in(self._beside, place)
+        except (SourceError, OSError) as error:
+            log.info("large results can't be put beside the control plane, and go by HTTP: %s", error)
+            return False
+        return True
+
+    # ---------------------------------------------------------------- by HTTP
+
     async def _deliver_all(self) -> None:
-        while self._waiting:
-            some, self._waiting = self._waiting, []
-            try:
-                await self._deliver([place for _, places in some for place in places])
-            except (DeliveryError, SourceError, BlobError, OSError) as error:
-                if len(some) > 1:  # which of them it is: each by itself
-                    await self._one_by_one(some)
-                    continue
-                self._fail(some[0][0], error)
-            else:
-                self._there([run for run, _ in some])
-        self._task = None
+        try:
+            while self._waiting:
+                some, self._waiting = self._waiting, []
+                if not await self._delivered(some):  # which of them it is: each by itself
+                    for one in some:
+                        await self._delivered([one])
+        finally:
+            self._task = None
+            self._way.close()
 
-    async def _one_by_one(self, some: list[tuple[CallRun, list[BlobPlace]]]) -> None:
-        for run, places in some:
-            try:
-                await self._deliver(places)
-            except (DeliveryError, SourceError, BlobError, OSError) as error:
-                self._fail(run, error)
-            else:
-                self._there([run])
-
-    def _fail(self, run: CallRun, error: Exception) -> None:
-        text = self._services.layout.trouble(error) if isinstance(error, OSError) else str(error)
-        self._failed(replace(run, blobs=()), text)
+    async def _delivered(self, some: list[tuple[CallRun, list[BlobPlace]]]) -> bool:
+        """Send what these name, and tell of them; False where that failed, and it is not known for which."""
+        try:
+            await self._deliver([place for _, places in some for place in places])
+        except (DeliveryError, SourceError, BlobError, OSError) as error:
+            if len(some) > 1:
+                return False
+            text = self._services.layout.trouble(error) if isinstance(error, OSError) else str(error)
+            self._failed(replace(some[0][0], blobs=()), text)
+        else:
+            self._there([run for run, _ in some])
+        return True
 
     async def _deliver(self, places: list[BlobPlace]) -> None:
         """Until the control plane has them; tried again while it is away."""
@@ -223,29 +280,26 @@ class ResultBlobs:
             await asyncio.sleep(wait_s)
             wait_s = min(_AGAIN_AT_MOST_S, wait_s * 1.5)
 
-    # ---------------------------------------------------------------- in a thread
-
     def _send(self, places: list[BlobPlace]) -> None:
-        beside = self._services.blobs_beside()
-        if beside is not None and os.access(beside / "new", os.W_OK | os.X_OK):
-            if self._beside is None or self._beside.folder != beside:
-                self._beside = Blobs(beside)
-            _put_beside(self._beside, places)
-            return
+        """Blocking: runs in a thread."""
         here = self._services.workspaces.blobs
         for place in places:  # so a call that takes what another returned finds it on this machine
-            if here.missing({place.digest: place.size}):
-                _take_in(here, place)
+            self._services.workspaces.at_hand(place.digest)  # nothing removes it for a while
+            _take_in(here, place)
         try:
-            with open_client(self._services.endpoint(), TIMEOUT) as client:
-                self._upload(client, places, here)
+            client = self._way.client()
+        except OSError as error:
+            raise NobodyThere(str(error)) from error
+        try:
+            self._upload(client, {place.digest: (str(here.path(place.digest)), place.size) for place in places})
         except httpx.HTTPStatusError as error:
             raise refused(error) from error
-        except (httpx.HTTPError, TransferStopped) as error:
-            raise NobodyThere(why(error) if isinstance(error, httpx.HTTPError) else "stopped") from error
+        except httpx.HTTPError as error:
+            raise NobodyThere(why(error)) from error
+        except TransferStopped as error:
+            raise NobodyThere("stopped") from error
 
-    def _upload(self, client: httpx.Client, places: list[BlobPlace], here: Blobs) -> None:
-        files = {place.digest: (str(here.path(place.digest)), place.size) for place in places}
+    def _upload(self, client: httpx.Client, files: dict[str, tuple[str, int]]) -> None:
         batch: dict[str, tuple[str, int]] = {}
         for digest, (path, size) in files.items():
             if size >= LARGE_BYTES:
@@ -259,37 +313,32 @@ class ResultBlobs:
             _send_pack(client, batch)
 
 
-def _put_beside(blobs: Blobs, places: list[BlobPlace]) -> None:
-    """The control plane's folder is on this machine: files go there as they are."""
-    for place in places:
-        if blobs.claim({place.digest: place.size}):
-            _take_in(blobs, place)
-
-
 def _send_pack(client: httpx.Client, files: dict[str, tuple[str, int]]) -> None:
     sizes = [size for _, size in files.values()]
     compress = worth_compressing(sum(sizes), str(client.base_url))
-    pack = iter_pack([(digest, path) for digest, (path, _) in files.items()], compress=compress)
+    pack = iter_pack([(digest, path) for digest, (path, _) in files.items()], compress=compress, verify=False)
     headers = {} if compress else {"Content-Length": str(plain_pack_bytes(sizes))}
     client.post("/v1/blobs", content=pack, headers=headers).raise_for_status()
 
 
 def _take_in(blobs: Blobs, place: BlobPlace) -> None:
-    """Let a runner's file be a blob; it stays where it was, too, where the file system can't do without a copy.
+    """Let a runner's file be a blob, where it is not one already: a runner may tell of it again.
 
-    The runner has hashed it: whoever it serves can write what it likes anyway.
+    Raises SourceChanged, OSError.
     """
-    if place.offset or os.stat(place.path).st_size != place.size:
-        raise SourceChanged(f"{os.path.basename(place.path)} is not what the call left")
-    target = str(blobs.folder / "new" / f"{os.getpid()}-{threading.get_ident()}-{place.digest[:16]}")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(target)
     try:
-        os.link(place.path, target)
-    except OSError:  # another disk, or one without links
-        shutil.copyfile(place.path, target)
-    blobs.adopt(place.digest, target)
-
-
-def _span(run: CallRun) -> tuple[int, int]:
-    return run.first, run.first + len(run.codes)
+        if place.offset or os.stat(place.path).st_size != place.size:
+            raise SourceChanged(f"{os.path.basename(place.path)} is not what the call left")
+    except FileNotFoundError:
+        if blobs.missing({place.digest: place.size}):
+            raise SourceChanged(f"{os.path.basename(place.path)} is gone, which the call left") from None
+        return
+    try:
+        blobs.adopt(place.digest, place.path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = f"{blobs.folder}/new/{os.getpid()}-{threading.get_ident()}-{place.digest[:16]}"
+        shutil.copyfile(place.path, copy)
+        blobs.adopt(place.digest, copy)
+        os.unlink(place.path)

@@ -111,15 +111,19 @@ class Feed:
             self._go_on(self._recall(self.runner, left))
 
     async def _recall(self, runner: Runner, count: int) -> None:
-        await self._take_back(runner, count)
-        self.give_back(self.queue.recall(count))
-        self.fill()
+        await self._take_back(runner, count, then=lambda: self.give_back(self.queue.recall(count)))
 
-    async def _take_back(self, runner: Runner, count: int = 1 << 30) -> None:
-        """Let calls that the runner has not begun wait here again."""
+    async def _take_back(
+        self, runner: Runner, count: int = 1 << 30, *, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Let calls that the runner has not begun wait here again, and `then` go on: it may be idle by now."""
         answer = await self._ask(runner, {"op": "recall", "count": count})
-        if answer is not None:
-            self.give_back(self.queue.taken_back(ranges_of(answer["recalled"])))
+        if answer is None or self.runner is not runner:
+            return  # what it had is told by its end
+        self.give_back(self.queue.taken_back(ranges_of(answer["recalled"])))
+        then()
+        self.fill()
+        self._settled()
 
     def drop(self, name: str) -> None:
         """The calls of a map are not wanted: the one that runs is interrupted."""
@@ -129,7 +133,7 @@ class Feed:
 
     async def _drop(self, runner: Runner, name: str) -> None:
         answer = await self._ask(runner, {"op": "drop", "map": name})
-        if answer is None:
+        if answer is None or self.runner is not runner:
             return
         self.queue.lose(ranges_of(answer["dropped"]))
         index = answer["interrupting"]
@@ -224,6 +228,8 @@ class Feed:
 
     async def join_again(self, runner: Runner) -> None:
         """The connection broke: what the runner never read of what it was given waits again."""
+        if self.runner is not runner:
+            return  # it had ended
         self.ready = False
         held = await self._joined(runner)
         if held is None:

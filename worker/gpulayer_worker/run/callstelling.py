@@ -105,10 +105,9 @@ class Telling:
     def add(self, run: CallRun, places: Sequence[BlobPlace] = ()) -> None:
         """Results; `tell` tells them, those with blobs once the control plane has these."""
         self._wanted.add(run.map, run.first, run.first + len(run.codes))
-        if places:
-            self._blobs.add(run, places)
-        else:
-            self._add(run)
+        ready = self._blobs.add(run, places) if places else run
+        if ready is not None:
+            self._add(ready)
 
     def fail(self, ranges: Iterable[CallRange], code: int, data: bytes) -> None:
         """These calls have failed, without a runner's word."""
@@ -140,7 +139,6 @@ class Telling:
         """These results are accepted, or nobody wants them."""
         for each in ranges:
             self._wanted.cut(each.map, each.first, each.first + each.count)
-        self._blobs.keep(self._wanted)
 
     def give_up(self) -> None:
         """Nobody wants the large ones that are on their way."""

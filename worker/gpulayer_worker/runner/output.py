@@ -223,16 +223,15 @@ class Timer(threading.Thread):
 
     def run(self) -> None:
         """Ticks until the process ends."""
+        quiet = 0
         while True:
-            quiet = 0
             while quiet < self.QUIET_TICKS:
                 time.sleep(0.01)  # nothing to wait for: the interval is the point
                 quiet = 0 if self._safely() else quiet + 1
             self.asleep = True
-            if self._safely():  # it began when nobody saw yet that this thread had to be woken
-                self.asleep = False
-                continue
-            self._woken.acquire(timeout=0.5 if self._runs() else -1)
+            # Once more: something may have begun when nobody saw yet that this thread had to be woken.
+            if self._safely() or self._woken.acquire(timeout=0.5 if self._runs() else -1):
+                quiet = 0
             self.asleep = False
 
     def _safely(self) -> bool:

@@ -11,7 +11,7 @@ from gpulayer_server.core.calls import dispatch, ending, results
 from gpulayer_server.core.calls.pool import LET_GO, Lease, LiveMap, Pool
 from gpulayer_server.core.calls.ranges import Ranges
 from gpulayer_server.core.events import Effects
-from gpulayer_server.core.state import Attempt, Job, Task, Worker
+from gpulayer_server.core.state import Attempt, Task, Worker
 
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
@@ -26,12 +26,10 @@ _AGAIN_S = 1.0  # before the second is tried; twice as much before each further 
 # ---------------------------------------------------------------- their lives
 
 
-def assigned(plane: Plane, job: Job, task: Task, attempt: Attempt, worker: Worker) -> None:
+def assigned(plane: Plane, pool: Pool, task: Task, attempt: Attempt, worker: Worker) -> None:
     """A lease task got a place: a runner is being started there."""
-    pool = job.pool
-    if pool is not None:
-        pool.queued.pop(task.id, None)
-        take_up(plane, pool, task, attempt, worker)
+    pool.queued.pop(task.id, None)
+    take_up(plane, pool, task, attempt, worker)
 
 
 def take_up(plane: Plane, pool: Pool, task: Task, attempt: Attempt, worker: Worker) -> Lease:
@@ -43,11 +41,8 @@ def take_up(plane: Plane, pool: Pool, task: Task, attempt: Attempt, worker: Work
     return lease
 
 
-def waits(plane: Plane, job: Job, task: Task) -> bool:
+def waits(plane: Plane, pool: Pool, task: Task) -> bool:
     """A lease task is to wait for a place; False: not yet."""
-    pool = job.pool
-    if pool is None:
-        return True
     if task.id in pool.later:
         return False
     pool.queued[task.id] = task
@@ -187,11 +182,8 @@ def end_runner(lease: Lease, now: float, out: Effects) -> None:
 # ---------------------------------------------------------------- one ends
 
 
-def ends(plane: Plane, job: Job, task: Task, state: State, outcome: Outcome, now: float, out: Effects) -> None:
+def ends(plane: Plane, pool: Pool, task: Task, state: State, outcome: Outcome, now: float, out: Effects) -> None:
     """A lease task is about to end as `state`: what becomes of the calls. The job goes on as long as there are any."""
-    pool = job.pool
-    if pool is None:
-        return
     pool.queued.pop(task.id, None)
     pool.later.pop(task.id, None)
     others = bool(pool.leases or pool.queued or pool.later)

@@ -15,7 +15,7 @@ from gpulayer.protocol.records import Kind, encode_call
 from gpulayer.protocol.types import FRAME_DATA_BYTES, State
 from gpulayer_server.http.mapfollow import MapFollower, MapPump
 from gpulayer_server.http.mapresults import Ordered
-from gpulayer_server.http.maptexts import MapTexts
+from gpulayer_server.maptexts import MapTexts, texts_of
 from gpulayer_server.store.streams import Streams
 
 
@@ -57,7 +57,7 @@ class Case:
     def follow(self, n: int = 1, **view: Any) -> MapFollower:
         first = self.view(**view)
         results = Ordered(lambda first, limit: [])
-        texts = MapTexts(self.streams, first.id)
+        texts = MapTexts(self.streams, first.id, {"a": 0} if self.streams.visible("a") else {})
         return MapFollower(self.pump, n, first, results, texts, lambda follower: self.over.append(follower.n))
 
     def view(self, state: State = State.RUNNING, **more: Any) -> MapView:
@@ -67,7 +67,7 @@ class Case:
         before = self.streams.visible("a")
         records = b"".join([encode_call(Kind.CALL_STDOUT, name, n, 0, text) for n, text in enumerate(texts)])
         self.streams.append("a", self.streams.length("a"), records)
-        follower.grew("a", before)
+        follower.wrote([text for text in texts_of(self.streams, "a", before) if text.map == follower.map])
 
 
 def run(folder: Path, body: Callable[[Case], Coroutine[Any, Any, None]]) -> None:
@@ -155,10 +155,12 @@ def test_results_wait_for_the_text_before_them_however_much_is_printed_behind(tm
 
 def test_what_others_print_is_passed_over_without_a_frame(tmp_path: Path) -> None:
     async def body(case: Case) -> None:
-        follower = case.follow()
-        follower.flush()
-        case.print(follower, *[b"x" * 100_000] * 20, name="m.2")
-        case.print(follower, b"ours")
+        streams = case.streams
+        for n, name in enumerate(["m.2"] * 20 + ["m.1"]):
+            record = encode_call(Kind.CALL_STDOUT, name, n, 0, b"ours" if name == "m.1" else b"x" * 100_000)
+            streams.append("a", streams.length("a"), record)
+        case.follow()
+        case.pump.flush()
         for _ in range(100):
             await turns()
             if len(case.socket.frames) > 1:

@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from gpulayer.protocol.calls import (
     OK,
     RAISED,
     CallBatch,
+    CallRange,
     CallRun,
     Calls,
     CallsAccepted,
@@ -34,9 +36,11 @@ from gpulayer.protocol.calls import (
     MapView,
     OpenMap,
 )
-from gpulayer.protocol.messages import Output, Refused, Unfollow, Update
+from gpulayer.protocol.messages import HeldAttempt, Output, Refused, Unfollow, Update
 from gpulayer.protocol.records import Kind, encode_call
 from gpulayer.protocol.types import TERMINAL, JobSpec, State
+from gpulayer_server.core.events import WorkerSaid
+from gpulayer_server.store.database import StoreError
 
 pack = msgspec.msgpack.Encoder().encode
 
@@ -397,3 +401,76 @@ def test_arguments_go_once_their_map_has_ended(plane: Any, client: Any, runner: 
 
     plane.call(dropped())
     assert plane.do(lambda: shell.args(name, 0, 1)) == []
+
+
+def test_what_can_not_be_written_is_told_and_what_follows_is(plane: Any, client: Any, runner: Runner) -> None:
+    store = plane.service.shell.store
+    commit = store.commit
+
+    def fails(units: Any, **more: Any) -> None:
+        raise StoreError("store.db: disk is full")
+
+    plane.do(lambda: setattr(store, "commit", fails))
+    client.say(opening(1, "k", b"x"))
+    assert client.until(Refused).problem.code == "store_failed"
+    plane.do(lambda: setattr(store, "commit", commit))
+    client.say(opening(2, "k", b"x"))
+    assert client.until(MapUpdate).map.taken == 1
+
+
+def test_results_that_were_not_written_come_again(
+    plane: Any, client: Any, runner: Runner, new_worker: Callable[..., Any]
+) -> None:
+    client.say(opening(1, "k", b"x"))
+    name = client.until(MapUpdate).map.id
+    runner.begin()
+    runner.batches()
+    store = plane.service.shell.store
+    commit = store.commit
+
+    def fails_once(units: Any, **more: Any) -> None:
+        store.commit = commit
+        raise StoreError("store.db: disk is full")
+
+    plane.do(lambda: setattr(store, "commit", fails_once))
+    runner.done(name, 0, b"lost")
+    with pytest.raises(ConnectionClosed):  # the worker says all of it again, on a new connection
+        runner.worker.until(CallsAccepted)
+    held = HeldAttempt(attempt=runner.attempt, started=True, calls=(CallRange(map=name, first=0),))
+    again = new_worker(attempts=(held,))
+    run = CallRun(map=name, first=0, codes=bytes([OK]), data=(b"kept",))
+    again.say(CallsDone(attempt=runner.attempt, runs=(run,)))
+    assert to_end(client, 1)[0] == [b"kept"]
+
+
+def test_who_follows_while_results_are_written_misses_none(
+    plane: Any, client: Any, runner: Runner, new_client: Callable[[], Any]
+) -> None:
+    """The plane knows more than was committed, and the store more than was told."""
+    client.say(opening(1, "k", *[b"%d" % n for n in range(3)], job=a_job(max_runners=1)))
+    name = client.until(MapUpdate).map.id
+    runner.begin()
+    runner.batches()
+    shell = plane.service.shell
+    views: list[MapView | None] = []
+
+    def decided() -> None:
+        conn = next(iter(shell.links))
+        for index in (0, 1):
+            run = CallRun(map=name, first=index, codes=bytes([OK]), data=(b"%d" % index,))
+            said = CallsDone(attempt=runner.attempt, runs=(run,))
+            shell.handle(WorkerSaid(conn=conn, messages=(said,), acked={}))
+        views.append(shell.told_map_view(name))  # nothing of it is committed
+
+    late = new_client()
+    plane.do(decided)
+    late.say(FollowMap(n=4, map=name))
+    (before,) = views
+    assert before is not None
+    assert (before.done, before.state) == (0, State.RUNNING)
+    got: list[bytes] = []
+    while len(got) < 2:
+        got += [each for run in late.until(MapResults).runs for each in run.data]
+    assert got == [b"0", b"1"]
+    runner.done(name, 2, b"2")
+    assert late.until(MapResults).runs[0].data == (b"2",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -223,3 +224,11 @@ def test_two_things_of_one_name() -> None:
     assert str(refused.value) == (
         "f and what it needs use two different things that are both called 'scale', of two modules: rename one of them"
     )
+
+
+def test_a_chain_of_helpers_that_is_too_long() -> None:
+    lines = [f"def f{n}():\n    return f{n + 1}()" for n in range(sys.getrecursionlimit() // 2)]
+    session = Session().cell("\n".join([*lines, f"def f{len(lines)}():\n    return 1"]))
+    with pytest.raises(CaptureError) as refused:
+        session.capture("f0")
+    assert str(refused.value) == "f0 needs too long a chain of functions to follow: put them into a module"

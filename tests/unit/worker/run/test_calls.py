@@ -152,6 +152,26 @@ def test_behind_a_long_call_nothing_is_left_in_the_runner(tmp_path: Path) -> Non
     play(tmp_path, test)
 
 
+def test_what_comes_back_late_is_given_to_a_runner_that_is_idle_by_then(tmp_path: Path) -> None:
+    async def test(host: Host) -> None:
+        host.call(0)
+        host.runner.runs()
+        host.call(1, 10)
+        host.runner.begins()
+        host.runner.answers.clear()
+        host.runner.is_busy()
+        host.runner.ends_call()
+        back, host.runner.queue[:] = list(host.runner.queue), []  # it has answered, and that is on its way
+        host.runner.flushes()
+        host.runner.queue[:0] = back
+        host.runner.answers.set()
+        await host.settle()
+        host.runner.runs(10)
+        assert len(host.done) == 11
+
+    play(tmp_path, test)
+
+
 def test_a_dropped_map_is_dropped_in_the_runner_too(tmp_path: Path) -> None:
     async def test(host: Host) -> None:
         host.call(0)
