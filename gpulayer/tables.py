@@ -7,8 +7,14 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulayer.protocol.types import Device, JobView, SessionView, State, WorkerView
+import msgspec
+
+from gpulayer.protocol.calls import CallFailure, MapView
+from gpulayer.protocol.types import TERMINAL, Device, JobView, SessionView, State, WorkerView
 from gpulayer.words import (
+    CANCELLING,
+    SYMBOLS,
+    WORDS,
     ago,
     calls_of,
     device_name,
@@ -32,6 +38,7 @@ _GAP = "  "
 _HELD = "\u00a0"  # a blank at which no line ends
 _NARROWEST = 10  # of a column that is cut
 _DEVICE_LETTERS = 30
+_ERROR_LETTERS = 120
 _REASONS = 3  # machines that are named below a job
 
 
@@ -194,6 +201,95 @@ def _sought(job: JobView) -> str:
     """Where a job would like to be."""
     sought = needs(job.requirements)
     return f"needs {sought}" if sought else "–"
+
+
+# ---------------------------------------------------------------- maps
+
+
+def map_table(maps: Sequence[MapView], now: float, width: int = WIDTH) -> list[str]:
+    """Maps and calls, each in one line; below it why it waits, or did not end well."""
+    columns = (
+        Column(),
+        Column(title="map"),
+        Column(title="of"),
+        Column(title="done", right=True),
+        Column(title="failed", right=True),
+        Column(title="where", cuts=True),
+        Column(title="time", right=True),
+        Column(title="when"),
+    )
+    return table(columns, [_map(each, now) for each in maps], width)
+
+
+def _map(view: MapView, now: float) -> Row:
+    cells = (
+        _map_symbol(view),
+        view.id,
+        _map_of(view),
+        f"{view.done:,}",
+        f"{view.failed:,}" if view.failed else "–",
+        _map_where(view) or "–",
+        duration(_map_s(view, now)),
+        ago(now - view.ended_at) if view.ended_at else _map_word(view),
+    )
+    return Row(cells=cells, below=tuple(filter(None, (_map_why(view),))))
+
+
+def map_line(view: MapView, now: float) -> str:
+    """'✓ done · map k3f9.2 of 100 calls · 100 done · 1 failed · 3.1 s'."""
+    kind = "call" if view.single else "map"
+    done = "" if view.single else f" of {_map_of(view)} · {view.done:,} done"
+    failed = f" · {view.failed:,} failed" if view.failed and not view.single else ""
+    where = f" · on {_map_where(view)}" if _map_where(view) and view.state not in TERMINAL else ""
+    why = f" · {_map_why(view)}" if _map_why(view) else ""
+    took = duration(_map_s(view, now))
+    return f"{_map_symbol(view)} {_map_word(view)} · {kind} {view.id}{done}{failed}{where} · {took}{why}"
+
+
+def _map_symbol(view: MapView) -> str:
+    return CANCELLING if view.cancelling and view.state not in TERMINAL else SYMBOLS[view.state]
+
+
+def _map_word(view: MapView) -> str:
+    return "cancelling" if view.cancelling and view.state not in TERMINAL else WORDS[view.state]
+
+
+def _map_of(view: MapView) -> str:
+    if view.single:
+        return "1 call"
+    count = view.total if view.total is not None else view.taken
+    more = "" if view.total is not None or view.state in TERMINAL else " so far"
+    return f"{count:,} call{'' if count == 1 else 's'}{more}"
+
+
+def _map_where(view: MapView) -> str:
+    return ", ".join(view.workers[:3]) + (f" and {len(view.workers) - 3} more" if len(view.workers) > 3 else "")
+
+
+def _map_s(view: MapView, now: float) -> float:
+    return (view.ended_at or now) - (view.started_at or view.opened_at or now)
+
+
+def _map_why(view: MapView) -> str:
+    """Why it waits, or what ended it; '' where there is nothing to say."""
+    if view.state in (State.QUEUED, State.REJECTED) and view.reasons:
+        each = view.reasons[0]
+        more = f" and {len(view.reasons) - 1} more" if len(view.reasons) > 1 else ""
+        return f"{each.worker}: {each.text}{more}" if each.worker else f"{each.text}{more}"
+    if view.failed_index is not None and view.failure:
+        where = "" if view.single else f"call {view.failed_index}: "
+        return where + _failure(view.failure)
+    return view.problem
+
+
+def _failure(data: bytes) -> str:
+    try:
+        failure = msgspec.json.decode(data, type=CallFailure)
+    except msgspec.MsgspecError:
+        return "it failed"
+    first = (failure.text.splitlines() or [""])[0]
+    text = ": ".join(filter(None, (failure.type, first)))
+    return text if len(text) <= _ERROR_LETTERS else f"{text[: _ERROR_LETTERS - 1]}…"
 
 
 # ---------------------------------------------------------------- sessions

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from gpulayer.cli.maps import map_table
 from gpulayer.explaining import why_table
 from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.types import AttemptView, JobView, Outcome, State, TaskView
-from gpulayer.tables import Column, Row, table
+from gpulayer.tables import Column, Row, map_table, table
 from gpulayer.words import (
     SYMBOLS,
     WORDS,

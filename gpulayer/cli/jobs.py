@@ -20,7 +20,7 @@ from gpulayer.client.ending import exit_code
 from gpulayer.client.errors import RequestRefused
 from gpulayer.parsing import parse_count, parse_size, parse_time_limit
 from gpulayer.protocol.types import JobView, State
-from gpulayer.tables import job_table
+from gpulayer.tables import job_table, map_line
 from gpulayer.words import near_words, status_line
 
 _PAGE = 1000
@@ -125,7 +125,7 @@ def show(job: OneJob, json: Json = False) -> None:
     maps and calls.
     """
     from gpulayer.cli.details import details
-    from gpulayer.cli.maps import SHOWN, is_map, known_map, map_line
+    from gpulayer.cli.maps import SHOWN, is_map, known_map
 
     with common.open_client() as client:
         if is_map(job):
@@ -265,7 +265,7 @@ def cancel(
     """End jobs: SIGTERM, and SIGKILL after their grace; of a function its calls and its runners, or one map alone.
     Comes back at once.
     """
-    from gpulayer.cli.maps import is_map, known_map, map_line
+    from gpulayer.cli.maps import is_map, known_map
 
     with common.open_client() as client:
         known = [known_map(client, job) if is_map(job) else _known(client, job) for job in jobs]

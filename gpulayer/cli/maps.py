@@ -6,22 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from gpulayer.cli.errors import UsageError
 from gpulayer.client import asks
 from gpulayer.client.client import Client
 from gpulayer.client.errors import RequestRefused
 from gpulayer.client.following import LOOK_S, Following
-from gpulayer.protocol.calls import CallFailure, MapView
-from gpulayer.protocol.types import TERMINAL, JobView, State
-from gpulayer.tables import Column, Row, table
-from gpulayer.words import CANCELLING, SYMBOLS, WORDS, ago, duration
+from gpulayer.protocol.calls import MapView
+from gpulayer.protocol.types import JobView
 
 SHOWN = 10
 """Maps that are listed of a job."""
 
-_ERROR_LETTERS = 120
 _LOOK_S = 1.0
 
 
@@ -40,95 +35,6 @@ def known_map(client: Client, name: str) -> MapView:
             raise
     job = name.partition(".")[0]
     raise UsageError(f"no map or call {name}; gpulayer job show {job} lists those of job {job}")
-
-
-# ---------------------------------------------------------------- in words
-
-
-def map_table(maps: Sequence[MapView], now: float, width: int) -> list[str]:
-    """Maps and calls, each in one line; below it why it waits, or did not end well."""
-    columns = (
-        Column(),
-        Column(title="map"),
-        Column(title="of"),
-        Column(title="done", right=True),
-        Column(title="failed", right=True),
-        Column(title="where", cuts=True),
-        Column(title="time", right=True),
-        Column(title="when"),
-    )
-    return table(columns, [_row(each, now) for each in maps], width)
-
-
-def _row(view: MapView, now: float) -> Row:
-    cells = (
-        _symbol(view),
-        view.id,
-        _of(view),
-        f"{view.done:,}",
-        f"{view.failed:,}" if view.failed else "–",
-        _where(view) or "–",
-        duration(_took_s(view, now)),
-        ago(now - view.ended_at) if view.ended_at else _word(view),
-    )
-    return Row(cells=cells, below=tuple(filter(None, (_why(view),))))
-
-
-def map_line(view: MapView, now: float) -> str:
-    """'✓ done · map k3f9.2 of 100 calls · 100 done · 1 failed · 3.1 s'."""
-    kind = "call" if view.single else "map"
-    done = "" if view.single else f" of {_of(view)} · {view.done:,} done"
-    failed = f" · {view.failed:,} failed" if view.failed and not view.single else ""
-    where = f" · on {_where(view)}" if _where(view) and view.state not in TERMINAL else ""
-    why = f" · {_why(view)}" if _why(view) else ""
-    took = duration(_took_s(view, now))
-    return f"{_symbol(view)} {_word(view)} · {kind} {view.id}{done}{failed}{where} · {took}{why}"
-
-
-def _symbol(view: MapView) -> str:
-    return CANCELLING if view.cancelling and view.state not in TERMINAL else SYMBOLS[view.state]
-
-
-def _word(view: MapView) -> str:
-    return "cancelling" if view.cancelling and view.state not in TERMINAL else WORDS[view.state]
-
-
-def _of(view: MapView) -> str:
-    if view.single:
-        return "1 call"
-    count = view.total if view.total is not None else view.taken
-    more = "" if view.total is not None or view.state in TERMINAL else " so far"
-    return f"{count:,} call{'' if count == 1 else 's'}{more}"
-
-
-def _where(view: MapView) -> str:
-    return ", ".join(view.workers[:3]) + (f" and {len(view.workers) - 3} more" if len(view.workers) > 3 else "")
-
-
-def _took_s(view: MapView, now: float) -> float:
-    return (view.ended_at or now) - (view.started_at or view.opened_at or now)
-
-
-def _why(view: MapView) -> str:
-    """Why it waits, or what ended it; '' where there is nothing to say."""
-    if view.state in (State.QUEUED, State.REJECTED) and view.reasons:
-        each = view.reasons[0]
-        more = f" and {len(view.reasons) - 1} more" if len(view.reasons) > 1 else ""
-        return f"{each.worker}: {each.text}{more}" if each.worker else f"{each.text}{more}"
-    if view.failed_index is not None and view.failure:
-        where = "" if view.single else f"call {view.failed_index}: "
-        return where + _failure(view.failure)
-    return view.problem
-
-
-def _failure(data: bytes) -> str:
-    try:
-        failure = msgspec.json.decode(data, type=CallFailure)
-    except msgspec.MsgspecError:
-        return "it failed"
-    first = (failure.text.splitlines() or [""])[0]
-    text = ": ".join(filter(None, (failure.type, first)))
-    return text if len(text) <= _ERROR_LETTERS else f"{text[: _ERROR_LETTERS - 1]}…"
 
 
 # ---------------------------------------------------------------- waiting, following

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, Generic, TypeVar
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from gpulayer.functions.running import Run, one_by_one
+from gpulayer.functions.handles import Call
+from gpulayer.functions.options import CallRefused
+from gpulayer.functions.remote import Callee, starred, zipped
+from gpulayer.functions.results import one_by_one
+from gpulayer.functions.running import Arguments, Run
+
+P = ParamSpec("P")
 
 R = TypeVar("R")
 
@@ -141,3 +148,79 @@ async def nothing() -> AsyncGenerator[Any, None]:
     """The results of a map of nothing."""
     for value in ():
         yield value
+
+
+class AsyncFunction(Generic[P, R]):
+    """A remote function whose calls are awaited."""
+
+    def __init__(self, function: Callee):
+        self._function = function
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call it; see `RemoteFunction.__call__`. Cancelled, the call is."""
+        run = await opened(lambda: self._function.one(args, kwargs))
+        try:
+            return await awaited(run, lambda: run.has_runs or run.ended, run.only_value)
+        finally:
+            run.leave()
+
+    async def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Call it, and go on: `await call` waits for the result."""
+        return Call(await opened(lambda: self._function.one(args, kwargs)))
+
+    def items(self, *args: P.args, **kwargs: P.kwargs) -> AsyncItems[Any]:
+        """What a generator yields, as it comes: `async for item in f.items(x)`."""
+        return AsyncItems(lambda: self._function.one(args, kwargs), items)
+
+    def map(
+        self,
+        iterable: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        chunk: int | None = None,
+        progress: bool | None = None,
+    ) -> AsyncIterator[R]:
+        """The results of many calls, by `async for`; see `RemoteFunction.map`."""
+        return self._many(*zipped(iterable, more), return_exceptions, ordered, chunk, progress)
+
+    def starmap(
+        self,
+        iterable: Iterable[Iterable[Any]],
+        /,
+        *,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        chunk: int | None = None,
+        progress: bool | None = None,
+    ) -> AsyncIterator[R]:
+        """The same where each call has a tuple of arguments."""
+        return self._many(*starred(iterable), return_exceptions, ordered, chunk, progress)
+
+    def _many(
+        self,
+        arguments: Iterator[Arguments],
+        total: int | None,
+        return_exceptions: bool,
+        ordered: bool,
+        chunk: int | None,
+        progress: bool | None,
+    ) -> AsyncIterator[R]:
+        if total == 0:
+            return nothing()
+
+        def make() -> Run:
+            made = self._function.many(
+                arguments,
+                total,
+                ordered=ordered,
+                return_exceptions=return_exceptions,
+                chunk=chunk,
+                progress=progress,
+            )
+            if made is None:
+                raise CallRefused("a map of nothing has no results")
+            return made
+
+        return AsyncItems(make, functools.partial(values, return_exceptions=return_exceptions))

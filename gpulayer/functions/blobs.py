@@ -56,7 +56,7 @@ class BlobStore:
     def put_pieces(self, pieces: Sequence[Buffer]) -> tuple[str, int]:
         """The same of bytes that lie in several places; the blob's SHA-256, and its size in bytes."""
         sha256, size_bytes = hashlib.sha256(), 0
-        views = [memoryview(piece).cast("B") for piece in pieces]
+        views = [memoryview(piece).cast("B") for piece in pieces if memoryview(piece).nbytes]
         for view in views:
             sha256.update(view)
             size_bytes += view.nbytes

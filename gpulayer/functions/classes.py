@@ -84,6 +84,7 @@ class RemoteObject(Generic[T]):
         self._hub = home
         self._subscription: MapSubscription | None = None  # of the last call
         self._released = False
+        home.leaving.add(self)
 
     def __getattr__(self, name: str) -> RemoteMethod:
         if name.startswith("__"):
@@ -126,6 +127,13 @@ class RemoteObject(Generic[T]):
         if not self._released:
             self._released = True
             _end(self._hub, self._subscription)
+
+    def at_exit(self) -> None:
+        """This process ends: so does the object."""
+        view = self._subscription.view if self._subscription is not None and not self._released else None
+        if view is not None:
+            self._released = True
+            self._hub.connection.end_calls(view.job)
 
     def __enter__(self) -> RemoteObject[T]:
         return self

@@ -6,15 +6,16 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from gpulayer.client.errors import ControlPlaneError
-from gpulayer.functions.aio import awaited
 from gpulayer.functions.hub import hub
-from gpulayer.functions.running import Run, values
+from gpulayer.functions.results import values
+from gpulayer.functions.running import Run
 from gpulayer.protocol.calls import MapSpec, MapView
 
 R = TypeVar("R")
 Opener = Callable[[], Run]
 
 _ANSWER_S = 60.0
+_LAST_WORD_S = 2.0
 
 
 class Call(Generic[R]):
@@ -90,6 +91,8 @@ class Call(Generic[R]):
         return self._made
 
     def __await__(self) -> Generator[Any, None, R]:
+        from gpulayer.functions.aio import awaited  # not at import: asyncio takes its time
+
         return awaited(self._run, self._over, self._settled).__await__()
 
     def __iter__(self) -> Iterator[Any]:
@@ -246,12 +249,21 @@ class _Guard:
         self.run = run
         self.owned = owned
         self.finished = False
+        if owned:
+            run.hub.leaving.add(self)
 
     def leave(self) -> None:
         """Nobody takes any more."""
         if not self.finished:
             self.finished = True
             self.run.leave() if self.owned else self.run.finish()
+
+    def at_exit(self) -> None:
+        """This process ends: what nobody else reads is cancelled, once the control plane has it."""
+        if self.owned and not self.finished and not self.run.ended:
+            self.finished = True
+            self.run.cancel()
+            self.run.wait(lambda: bool(self.run.subscription.id), _LAST_WORD_S)
 
     def __del__(self) -> None:
         if not self.finished and self.owned and not self.run.ended:

@@ -6,14 +6,16 @@ A child that this process forks has one of its own: two processes can't read one
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpulayer.client.client import Client
-from gpulayer.client.errors import ControlPlaneError
+from gpulayer.client.errors import ControlPlaneError, GpulayerError
 from gpulayer.client.sending import LIMITS, Sender
 from gpulayer.functions.blobs import BlobStore
 from gpulayer.protocol.endpoint import Endpoint
@@ -62,6 +64,12 @@ class Folder:
         return self._sender
 
 
+class Leaves(Protocol):
+    """What does not stay without this process."""
+
+    def at_exit(self) -> None: ...
+
+
 class Hub:
     """The control plane as the functions of this process know it: the same as `gl.Client()`'s."""
 
@@ -70,6 +78,7 @@ class Hub:
         self.client = client or Client()
         self.connection: Connection = self.client.connection
         self.blobs = BlobStore(self.endpoint)
+        self.leaving: weakref.WeakSet[Leaves] = weakref.WeakSet()  # what is told when this process ends
         self._folders: dict[object, Folder] = {}
         self._lock = threading.Lock()
 
@@ -98,7 +107,10 @@ class Hub:
             return found
 
     def close(self) -> None:
-        """Leave the control plane."""
+        """Leave the control plane: maps that this process alone reads are cancelled, its objects released."""
+        for each in list(self.leaving):
+            with contextlib.suppress(GpulayerError):  # nobody is there to be told
+                each.at_exit()
         self.blobs.close()
         self.client.close()
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from gpulayer.functions import aio
 from gpulayer.functions.handles import Call, Items, Map
 from gpulayer.functions.hub import hub
 from gpulayer.functions.options import CallRefused, Options
-from gpulayer.functions.running import Arguments, Run, where_called
+from gpulayer.functions.places import where_called
+from gpulayer.functions.running import Arguments, Run
 from gpulayer.functions.versions import Versions
 from gpulayer.protocol.calls import MapSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from gpulayer.functions.aio import AsyncFunction
     from gpulayer.functions.classes import RemoteClass
     from gpulayer.functions.options import Wishes
     from gpulayer.placement import Placing
@@ -215,6 +216,8 @@ class Face(Generic[P, R]):
     @property
     def aio(self) -> AsyncFunction[P, R]:
         """The same, to be awaited: `await f.aio(x)`, `async for r in f.aio.map(...)`."""
+        from gpulayer.functions.aio import AsyncFunction  # not at import: asyncio takes its time
+
         return AsyncFunction(self)  # pyright: ignore[reportArgumentType]
 
 
@@ -274,82 +277,6 @@ class RemoteFunction(Callee, Face[P, R]):
 
     def __repr__(self) -> str:
         return f"<gpulayer function {self.name}>"
-
-
-class AsyncFunction(Generic[P, R]):
-    """A remote function whose calls are awaited."""
-
-    def __init__(self, function: Callee):
-        self._function = function
-
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call it; see `RemoteFunction.__call__`. Cancelled, the call is."""
-        run = await aio.opened(lambda: self._function.one(args, kwargs))
-        try:
-            return await aio.awaited(run, lambda: run.has_runs or run.ended, run.only_value)
-        finally:
-            run.leave()
-
-    async def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Call it, and go on: `await call` waits for the result."""
-        return Call(await aio.opened(lambda: self._function.one(args, kwargs)))
-
-    def items(self, *args: P.args, **kwargs: P.kwargs) -> aio.AsyncItems[Any]:
-        """What a generator yields, as it comes: `async for item in f.aio.items(x)`."""
-        return aio.AsyncItems(lambda: self._function.one(args, kwargs), aio.items)
-
-    def map(
-        self,
-        iterable: Iterable[Any],
-        /,
-        *more: Iterable[Any],
-        ordered: bool = True,
-        return_exceptions: bool = False,
-        chunk: int | None = None,
-        progress: bool | None = None,
-    ) -> AsyncIterator[R]:
-        """The results of many calls, by `async for`; see `RemoteFunction.map`."""
-        return self._many(*zipped(iterable, more), return_exceptions, ordered, chunk, progress)
-
-    def starmap(
-        self,
-        iterable: Iterable[Iterable[Any]],
-        /,
-        *,
-        ordered: bool = True,
-        return_exceptions: bool = False,
-        chunk: int | None = None,
-        progress: bool | None = None,
-    ) -> AsyncIterator[R]:
-        """The same where each call has a tuple of arguments."""
-        return self._many(*starred(iterable), return_exceptions, ordered, chunk, progress)
-
-    def _many(
-        self,
-        arguments: Iterator[Arguments],
-        total: int | None,
-        return_exceptions: bool,
-        ordered: bool,
-        chunk: int | None,
-        progress: bool | None,
-    ) -> AsyncIterator[R]:
-        if total == 0:
-            return aio.nothing()
-
-        def make() -> Run:
-            made = self._function.many(
-                arguments,
-                total,
-                ordered=ordered,
-                return_exceptions=return_exceptions,
-                chunk=chunk,
-                progress=progress,
-            )
-            if made is None:
-                raise CallRefused("a map of nothing has no results")
-            return made
-
-        return aio.AsyncItems(make, functools.partial(aio.values, return_exceptions=return_exceptions))
 
 
 # ---------------------------------------------------------------- the decorator

@@ -6,13 +6,13 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpulayer.client.errors import ControlPlaneError, RequestRefused
 from gpulayer.functions.failures import CallError, call_error, failure_of, map_error
 from gpulayer.functions.options import CallRefused
-from gpulayer.functions.showing import Show, shell_of_kernel
+from gpulayer.functions.showing import Show
 from gpulayer.functions.stopping import Stop
 from gpulayer.protocol.calls import (
     MESSAGE_BYTES,
@@ -93,6 +93,7 @@ class Run:
         self._returned = 0  # results that came
         self._sent = 0  # bundles
         self._finished = False
+        self._end = ""  # 'failed': a call did, and its exception is raised
         self.mends_later = False  # whoever waits calls `mend`, where it may block
         self.unmended: Problem | None = None
         if map_id:
@@ -253,11 +254,12 @@ class Run:
 
     def _quiet(self) -> None:
         connection = self.hub.connection
-        if connection.away and not connection.wait_ready(0):
-            known = f", it goes on · {self.subscription.id}" if self.subscription.id else ""
-            self.show.note(f"◌ control plane out of reach{known}")
-        else:
+        if connection.wait_ready(0):
             self.show.tick()
+        elif self.subscription.id:
+            self.show.note(f"◌ control plane out of reach, it goes on · {self.subscription.id}")
+        else:
+            self.show.note(f"◐ waiting for the control plane · {connection.away or 'starting it'}")
 
     def _handle(self, news: MapNews) -> None:
         if isinstance(news, MapResults):
@@ -285,6 +287,8 @@ class Run:
             return
         self._ready.append(run)
         self._returned += len(run.data)
+        if not self.spec.return_exceptions and any(run.codes):
+            self._end = "failed"
         self.show.ended(run.first, len(run.data))
         if self._arguments is None and self.subscription.complete and self._returned == self._added:
             self.ended = True  # its last state is of no further use
@@ -353,7 +357,7 @@ class Run:
         for each in self.take_runs():
             if each.codes[0] != OK:
                 raise self.error(each.codes[0], each.data[0], each.first)
-            return _gathered(self, each.first) if self.spec.stream else self.value(each.data[0])
+            return gathered(self, each.first) if self.spec.stream else self.value(each.data[0])
         self.check_end()
         raise ControlPlaneError(f"call {self.subscription.id} ended without a result")
 
@@ -372,7 +376,7 @@ class Run:
         """Take no more of it: all came, or it goes on without us."""
         if not self._finished:
             self._finished = True
-            self.show.finish()
+            self.show.finish(self._end or ("" if self.ended else "goes on"))
             self.hub.connection.close_map(self.subscription, quietly=self.ended)
 
     def abandon(self) -> None:
@@ -380,51 +384,11 @@ class Run:
         if not self._finished:
             self._finished = True
             self._arguments = None
-            self.show.finish()
+            self.show.finish(self._end or "cancelled")
             self.hub.connection.abandon_map(self.subscription)
 
 
-def values(run: Run, *, return_exceptions: bool) -> Generator[Any, None, None]:
-    """The results of a map as they come.
-
-    Raises what the first failed call raised, unless these are returned; why the map ended without its results.
-    """
-    value, streams = run.value, run.spec.stream
-    while runs := run.next_runs():
-        for each in runs:
-            if streams or any(each.codes):
-                yield from one_by_one(run, each, return_exceptions)
-            else:
-                for data in each.data:
-                    yield value(data)
-    run.check_end()
-
-
-def one_by_one(run: Run, each: ResultRun, return_exceptions: bool) -> Iterator[Any]:
-    """The values of some results; the exception of one that failed, or that is raised. See `values`."""
-    for place, (code, data) in enumerate(zip(each.codes, each.data, strict=True)):
-        index = each.first + place
-        if code == OK:
-            yield _gathered(run, index) if run.spec.stream else run.value(data)
-        elif return_exceptions:
-            yield run.error(code, data, index)
-        else:
-            raise run.error(code, data, index)
-
-
-def _gathered(run: Run, index: int) -> list[Any]:
+def gathered(run: Run, index: int) -> list[Any]:
     """All items of a generator's call: they came before its result."""
     found = run.items.pop(index, {})
     return [run.value(found[number]) for number in sorted(found)]
-
-
-def where_called() -> tuple[str, str]:
-    """The notebook's path and the cell's id, where it is one; else '' and ''."""
-    shell = shell_of_kernel()
-    if shell is None:
-        return "", ""
-    from gpulayer.notebook.folder import notebook_path
-
-    path = notebook_path(shell.user_ns)
-    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    return str(path or ""), (parent.get("metadata") or {}).get("cellId", "") if parent else ""

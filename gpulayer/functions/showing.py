@@ -9,6 +9,8 @@ import time
 from collections import deque
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpulayer.functions.failures import job_view
 from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.records import Kind
@@ -119,15 +121,16 @@ class Show:
             self._line = _line_for(self._began_s)
         self._line.show(line, stays=self._waits())
 
-    def finish(self) -> None:
-        """Nothing more comes."""
+    def finish(self, left: str = "") -> None:
+        """Nothing more comes; `left`: how it was left, 'failed', 'cancelled' or 'goes on'."""
         self.flush()
         if self._line is not None:
-            self._line.end("" if self._single or self._view is None else self._summary())
+            self._line.end(self._summary(self._view, left) if self._view is not None else "", single=self._single)
             self._line = None
 
     def _waits(self) -> bool:
-        return self._view is not None and self._view.state is State.QUEUED
+        view = self._view
+        return view is not None and view.state is State.QUEUED and bool(view.reasons or view.progress)
 
     def _words(self) -> str:
         view = self._view
@@ -135,7 +138,10 @@ class Show:
             return ""
         if self._single or not (view.done or self.done):
             kind = "call" if view.single else "map"
-            line = status_line(job_view(view, self._requirements), time.time(), more="")
+            job = job_view(view, self._requirements)
+            if view.state is State.QUEUED and view.runners and not view.reasons:
+                job = replace(job, state=State.ASSIGNED)
+            line = status_line(job, time.time(), more="")
             return line.replace(" · job ", f" · {kind} ") if view.state is State.QUEUED or not self._single else ""
         return self._progress_line(view)
 
@@ -163,19 +169,21 @@ class Show:
         began_s = self._ran_s if self._ran_s is not None else self._began_s
         return max(1.0, (self._last_s - began_s) * (total - done) / done - (now_s - self._last_s))
 
-    def _summary(self) -> str:
-        view = self._view
-        if view is None:
-            return ""
+    def _summary(self, view: MapView, left: str) -> str:
         took = duration(time.monotonic() - self._began_s)
         done = max(self.done, view.done)
-        calls = f"{done:,} call{'' if done == 1 else 's'}"
-        if view.state is State.FAILED:
-            return f"✗ {self._name} · failed after {calls} · {took} · map {view.id}"
-        if view.state is State.CANCELLED or view.cancelling:
-            return f"■ {self._name} · cancelled after {calls} · {took} · map {view.id}"
-        failed = f" · {view.failed:,} failed" if view.failed else ""
-        return f"✓ {self._name} · {calls} in {took}{failed} · map {view.id}"
+        calls = f" after {done:,} call{'' if done == 1 else 's'}" if not self._single else ""
+        which = f"{'call' if self._single else 'map'} {view.id}"
+        if view.state is State.FAILED or left == "failed":
+            return f"✗ {self._name} · failed{calls} · {took} · {which}"
+        if view.state is State.REJECTED:
+            return f"✗ {self._name} · no eligible worker · {which}"
+        if view.state is State.CANCELLED or view.cancelling or left == "cancelled":
+            return f"■ {self._name} · cancelled{calls} · {took} · {which}"
+        if left:
+            return f"● {self._name} · {left} · {which}"
+        failed = f" · {view.failed:,} failed" if view.failed and not self._single else ""
+        return f"✓ {self._name} · {calls.removeprefix(' after ') or 'done'} in {took}{failed} · {which}"
 
 
 # ---------------------------------------------------------------- where lines stand
@@ -190,8 +198,8 @@ class _Line:
     def clear(self) -> None:
         """Something else is about to be written."""
 
-    def end(self, line: str) -> None:
-        """The last one."""
+    def end(self, line: str, *, single: bool) -> None:
+        """The last one; of a `single` call it may be left out where nothing of it need stay."""
 
 
 class _TerminalLine(_Line):
@@ -213,9 +221,9 @@ class _TerminalLine(_Line):
             sys.stderr.flush()
             self._shown = ""
 
-    def end(self, line: str) -> None:
+    def end(self, line: str, *, single: bool) -> None:
         self.clear()
-        if line:
+        if line and not single:
             sys.stderr.write(f"{visible(line)}\n")
             sys.stderr.flush()
 
@@ -245,7 +253,7 @@ class _CellLine(_Line):
     def show(self, line: str, *, stays: bool) -> None:
         self._status.note(line)
 
-    def end(self, line: str) -> None:
+    def end(self, line: str, *, single: bool) -> None:
         if line:
             self._status.note(line)
 

@@ -37,7 +37,7 @@ from gpulayer.notebook.options import (
 from gpulayer.notebook.status import StatusLine
 from gpulayer.notebook.stop import Stop
 from gpulayer.protocol.types import JobView, Requirements, State
-from gpulayer.tables import WIDTH, job_table, overview, session_table
+from gpulayer.tables import WIDTH, job_table, map_line, overview, session_table
 from gpulayer.words import limit, needs, status_line
 
 _LAST_JOBS = 10
@@ -137,6 +137,9 @@ def _fleet(home: Home, given: argparse.Namespace) -> None:
 
 def _logs(home: Home, given: argparse.Namespace) -> None:
     job = _known_job(home, given.job)
+    if job.calls is not None:
+        _say_calls_text(home, job, given.max_output)
+        return
     replay = TextReplay(home.shell, job.id, given.max_output)
     with Stop() as stop:
         stop.arm()
@@ -145,8 +148,21 @@ def _logs(home: Home, given: argparse.Namespace) -> None:
         _say([f"no text{'' if job.terminal else ' yet'} · {status_line(job, time.time())}"])
 
 
+def _say_calls_text(home: Home, job: JobView, most_bytes: int) -> None:
+    text = home.api().ask(asks.logs(job.id, tail_bytes=most_bytes)).decode(errors="replace")
+    if text:
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    else:
+        _say([f"no text{'' if job.terminal else ' yet'} · {status_line(job, time.time())}"])
+
+
 def _attach(home: Home, given: argparse.Namespace) -> None:
     job = _known_job(home, given.job)  # a wrong name is told before anything else
+    if job.calls is not None:
+        raise UsageError(
+            f"{job.id} is a function: gl.call('{job.id}.1') gives the results of its first map, or call; "
+            f"%gpulayer logs {job.id} shows what its calls printed"
+        )
     runner = home.runner()
     status = StatusLine(home.shell)
     status.show(job)  # first, above the output
@@ -167,6 +183,9 @@ def _explain(home: Home, given: argparse.Namespace) -> None:
 
 
 def _cancel(home: Home, given: argparse.Namespace) -> None:
+    if given.job.partition(".")[2].isdecimal():  # of a map, or call
+        _say([map_line(home.api().ask(asks.cancel_map(given.job)), time.time())])
+        return
     job = _known_job(home, given.job)
     _say([status_line(home.api().cancel(job.id), time.time())])
 

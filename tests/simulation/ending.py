@@ -10,6 +10,7 @@ from gpulayer.protocol.types import TERMINAL, JobView, State
 from gpulayer_server.core.state import Job, SessionKey, Task
 from gpulayer_server.core.views import stored_view
 from tests.simulation.cellrun import LATE
+from tests.simulation.runnerrun import RunnerRun
 from tests.simulation.simulator import Violation
 from tests.simulation.truth import Truth
 
@@ -64,6 +65,19 @@ def _still_held(world: World) -> Iterator[str]:
         link = agent.link
         if link.held or link.sessions or agent.machine.kernels:
             yield f"{agent.name} holds {list(link.held)}, {link.sessions}, {len(agent.machine.kernels)} kernels"
+
+
+def nowhere(world: World) -> set[tuple[str, str, int]]:
+    """Calls that the plane takes to be with a runner, and that are not there: with the attempt. Some are on the way."""
+    found: set[tuple[str, str, int]] = set()
+    runs = {name: run for agent in world.agents if agent.up for name, run in agent.runs.items()}
+    for name, lease in world.control_plane.plane.calls.leases.items():
+        run = runs.get(name)
+        if lease.ready and isinstance(run, RunnerRun):
+            there = set(run.keys)
+            taken = [(of.row.id, range(*each)) for of, ranges in lease.flight.items() for each in ranges]
+            found |= {(name, of, index) for of, indices in taken for index in indices if (of, index) not in there}
+    return found
 
 
 def check_end(world: World) -> None:

@@ -30,6 +30,13 @@ class RunnerRun(CellRun):
         self._deaths = 0
         self._idle_n = 0
 
+    @property
+    def keys(self) -> list[CallKey]:
+        """The calls that are here, with those whose results are not accepted."""
+        runner = self._runner
+        there = [*runner.keys, *runner.results] if runner is not None else []
+        return [*there, *[each.key for each in self._queue]]
+
     # ---------------------------------------------------------------- wishes
 
     def _want(self, wish: str, problem: str, grace_s: float) -> None:
@@ -95,6 +102,8 @@ class RunnerRun(CellRun):
         self._running = True
         machine.spools.setdefault(self.name, Spool())
         machine.watches[self.name] = self._look
+        if not kernel.alive:
+            self._gone_unseen()
         if not kernel.alive and (not isinstance(kernel.program, Runner) or self._stateful or self._wish):
             self._died()
             return
@@ -102,6 +111,14 @@ class RunnerRun(CellRun):
             self._replace()
             return
         self._attach(kernel)
+
+    def _gone_unseen(self) -> None:
+        """The process died before this agent could talk to it: with what it was to run, and with its results."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            running = [runner.running.key] if runner.running is not None else []
+            self._back(running, began=True)
+            self._back([key for key in (*runner.keys, *runner.results) if key not in running])
 
     @property
     def _stateful(self) -> bool:

@@ -16,7 +16,7 @@ from tests.simulation.agent import Agent
 from tests.simulation.callers import Caller
 from tests.simulation.clients import Client
 from tests.simulation.controlplane import ControlPlane
-from tests.simulation.ending import check_end, unfinished
+from tests.simulation.ending import check_end, nowhere, unfinished
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.plans import GB, Plan
@@ -183,8 +183,11 @@ class World:
         waited_s = 0.0
         while waited_s < _LONGEST_END_S:
             self._urge(first=waited_s == 0.0)
+            before = nowhere(self)
             self.run(20.0)
             waited_s += 20.0
+            if before & nowhere(self):
+                raise Violation(f"runners do not have what they were given: {before & nowhere(self)}")
             if not unfinished(self):
                 break
         else:

@@ -31,6 +31,7 @@ from gpulayer_worker import link
 from gpulayer_worker.keeper.client import ExitRecord
 from gpulayer_worker.layout import Layout
 from gpulayer_worker.run.calls import CallsRun
+from gpulayer_worker.run.kinds import abandoned
 from gpulayer_worker.runner import wire
 from gpulayer_worker.runners import RunnerError, Start
 
@@ -321,11 +322,14 @@ class Host:
 
     def _reaped(self, task: asyncio.Task[object]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.faults.append(task.exception())  # type: ignore[arg-type]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self.failed(ATTEMPT, error)
 
     def failed(self, attempt: str, error: Exception) -> None:
         self.faults.append(error)
+        if abandoned(self.run):
+            self.go_on(ATTEMPT, self.runner.kill())
 
     def _carry_out(self, effect: link.Effect) -> None:
         match effect:

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.failpoints import reach
@@ -33,8 +33,8 @@ from gpulayer_worker.probes import Probes
 from gpulayer_worker.reports import Reports
 from gpulayer_worker.rooms import Rooms
 from gpulayer_worker.run.calls import CallsRun
-from gpulayer_worker.run.cell import CellRun
 from gpulayer_worker.run.command import CommandRun
+from gpulayer_worker.run.kinds import Run, abandoned, run_of
 from gpulayer_worker.runners import Runners
 from gpulayer_worker.takeover import end_kernel_of, kernel_of, kernels_of, runners_of, sessions_left
 from gpulayer_worker.watch import FolderWatch
@@ -47,8 +47,6 @@ log = logging.getLogger("gpulayer.worker")
 _TICK_S = 1.0
 _ALONE_S = 120.0  # a local worker that holds nothing ends when its control plane was away for so long
 REFUSED = 77  # the exit code that tells the keeper not to start another agent
-
-Run: TypeAlias = CellRun | CommandRun | CallsRun
 
 
 def boottime() -> float:
@@ -351,14 +349,8 @@ class Agent:
     def _run_of(self, name: str) -> Run:
         run = self._runs.get(name)
         if run is None:  # it ended under an agent before us: only its spool is read
-            run = self._runs[name] = self._made(self._link.held[name].assign, resumed=True, ended=True)
+            run = self._runs[name] = run_of(self, self._link.held[name].assign, resumed=True, ended=True)
         return run
-
-    def _made(self, assign: Assign, *, resumed: bool, ended: bool = False) -> Run:
-        if assign.spec.cell is not None:
-            return CellRun(self, assign, resumed=resumed)
-        kind = CallsRun if assign.spec.calls is not None else CommandRun
-        return kind(self, assign, resumed=resumed, told=ended)
 
     def _begin(self, assign: Assign) -> None:
         reach("agent.assigned")
@@ -373,7 +365,7 @@ class Agent:
 
     def _start(self, assign: Assign, *, resumed: bool, ended: bool = False) -> None:
         try:
-            run = self._runs[assign.attempt] = self._made(assign, resumed=resumed, ended=ended)
+            run = self._runs[assign.attempt] = run_of(self, assign, resumed=resumed, ended=ended)
             if not run.begin():
                 self.go_on(assign.attempt, run.run())
         except OSError as error:
@@ -398,9 +390,9 @@ class Agent:
         outcome = Outcome(state=State.FAILED, problem=problem)
         end = self._link.held[attempt].spool_end if attempt in self._link.held else 0
         ended = link.Ended(attempt=attempt, end=end, outcome=outcome, gone=True)
-        run = self._runs.get(attempt)
-        if run is not None and not isinstance(run, CellRun):
-            self._spawn(self._end_failed(ended, run.group))
+        group = abandoned(self._runs.get(attempt))
+        if group is not None:
+            self._spawn(self._end_failed(ended, group))
         else:
             self.emit(ended)
 

@@ -23,6 +23,7 @@ from gpulayer_worker import runner as runner_package
 from gpulayer_worker.keeper.client import ExitRecord, KeeperError
 from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.runner import wire
+from gpulayer_worker.runnersockets import Control, Data
 from gpulayer_worker.watch import FolderWatch
 
 log = logging.getLogger("gpulayer.worker")
@@ -32,7 +33,6 @@ _PROTOCOL = Path(protocol_package.__file__).parent
 _AGAIN_S = 0.02  # between the birth of a socket and the moment that somebody listens at it
 _SAID_S = 0.02  # so long what is not urgent waits: each write wakes the runner
 _ANSWER_S = 10.0  # whoever says nothing for so long, on a thread of its own, is stuck
-_ANSWER_BYTES = 1 << 20
 _TAIL_BYTES = 64 * 1024
 
 
@@ -124,8 +124,8 @@ class Runner:
         self._user = user
         self._keeper = keeper
         self._watch = watch
-        self._data: _Data | None = None
-        self._control: _Control | None = None
+        self._data: Data | None = None
+        self._control: Control | None = None
         self._kept: list[wire.Frame] | None = None  # while nobody may be told what it says
         self._born = asyncio.Event()  # something happened in its folder, or to it
         self._due: list[wire.Accepted] = []  # that is to be said
@@ -154,7 +154,7 @@ class Runner:
             while not self._gone:
                 self._born.clear()
                 try:
-                    await loop.create_unix_connection(lambda: _Data(self), str(self._sockets / "d"))
+                    await loop.create_unix_connection(lambda: Data(self), str(self._sockets / "d"))
                     return
                 except FileNotFoundError:
                     await _within(self._born.wait(), None if watched else _AGAIN_S)
@@ -197,7 +197,7 @@ class Runner:
         Raises RunnerError.
         """
         if self._control is None:
-            self._control = _Control(self._sockets / "c")
+            self._control = Control(self._sockets / "c")
         try:
             answer = await asyncio.wait_for(self._control.ask(request), _ANSWER_S)
         except asyncio.TimeoutError:
@@ -240,9 +240,12 @@ class Runner:
             log.info("runner %s could not be signalled: %s", self.id, error)
 
     def close(self) -> None:
-        """Leave it as it is, and hear no more of it."""
+        """Hear no more of it; where it lives it goes on."""
         self._told = True
-        self._disconnect()
+        if self._gone:
+            self.forget()
+        else:
+            self._disconnect()
 
     def forget(self) -> None:
         """It is dead, and its end is written down."""
@@ -271,7 +274,7 @@ class Runner:
 
     # ---------------------------------------------------------------- what the sockets tell
 
-    def connected(self, data: _Data) -> None:
+    def connected(self, data: Data) -> None:
         """The data connection is open."""
         if self._data is not None:
             self._data.close()
@@ -284,7 +287,7 @@ class Runner:
         elif not self._told:
             self._user.on_frames(frames)
 
-    def lost(self, data: _Data) -> None:
+    def lost(self, data: Data) -> None:
         """A data connection is closed."""
         if self._data is not data:
             return
@@ -333,75 +336,6 @@ class Runner:
         if self._gone and not self._told:
             self._told = True
             self._user.on_dead(self._record, self._unstarted)
-
-
-class _Data(asyncio.Protocol):
-    """A connection to the data socket: frames are given on in the turn of the loop in which they come."""
-
-    def __init__(self, runner: Runner):
-        self._runner = runner
-        self._splitter = wire.Splitter()
-        self._transport: asyncio.WriteTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.WriteTransport):
-            self._transport = transport
-        self._runner.connected(self)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            frames = self._splitter.feed(data)
-            if frames:
-                self._runner.said(frames)
-        except Exception as error:  # noqa: BLE001 - the loop would only log it
-            self._runner.on_fault(error)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        try:
-            self._runner.lost(self)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._runner.on_fault(error)
-
-    def write(self, data: bytes) -> None:
-        """Send, now or as the other side reads."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.close()
-
-
-class _Control:
-    """A connection to the control socket, made when something is asked. One question at a time."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._turn = asyncio.Lock()
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Raises OSError, or ValueError for what is no answer."""
-        async with self._turn:
-            if self._streams is None:
-                self._streams = await asyncio.open_unix_connection(str(self._path), limit=_ANSWER_BYTES)
-            reader, writer = self._streams
-            try:
-                writer.write(wire.write_object(request))
-                line = await reader.readline()
-                if not line.endswith(b"\n"):
-                    raise ConnectionResetError("the connection was closed")
-                return wire.read_object(line)
-            except BaseException:  # an answer that comes later would be taken for another one's
-                self.close()
-                raise
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
 
 
 async def _within(event: Awaitable[object], seconds: float | None) -> None:

@@ -171,7 +171,10 @@ class MapClient:
         follower = MapFollower(self._pump, n, view, results, map_texts, self._over)
         self.following[n] = follower
         shell.maps.follow(view.id, follower)
-        self._pump.soon()  # after what goes to runners now
+        if is_new and view.single:
+            self._pump.later()
+        else:
+            self._pump.soon()  # after what goes to runners now
 
     def _over(self, follower: MapFollower) -> None:
         if self.following.get(follower.n) is follower:

@@ -15,6 +15,8 @@ from gpulayer_server.http.mapresults import Results
 from gpulayer_server.maptexts import MapTexts, Text
 from gpulayer_server.store.maps import size_of
 
+_MOMENT_S = 0.003  # a warm call takes less
+
 
 class FrameWriter(Protocol):
     """A client's socket, as it is needed here."""
@@ -32,6 +34,7 @@ class MapPump:
         self._scheduled = False
         self._sending = False  # a frame that the client has not taken yet
         self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def ready(self, follower: MapFollower) -> None:
         """It may have something to send: with the next `flush`."""
@@ -45,12 +48,23 @@ class MapPump:
         """Nobody is there any more."""
         self._closed = True
         self._ready.clear()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def soon(self) -> None:
         """Send in the next turn of the loop: what comes in this one goes along."""
         if not self._scheduled and not self._sending:
             self._scheduled = True
             self._loop.call_soon(self._scheduled_flush)
+
+    def later(self) -> None:
+        """Send in a moment what nobody waits for: that a call was taken goes along with a quick result."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(_MOMENT_S, self._timer_flush)
+
+    def _timer_flush(self) -> None:
+        self._timer = None
+        self.flush()
 
     def _scheduled_flush(self) -> None:
         self._scheduled = False

@@ -125,7 +125,7 @@ class Turns(Generic[Key]):
     def again(self, demands: Iterable[Hashable] = ()) -> None:
         """Look once more at what was passed over since the last turns: more may be wanted now, of these demands too."""
         queue, groups = self._queue, self._queue.groups()
-        for all_of in (self._owners, self._listed, self._turns, self._found, self._due, queue.joined):
+        for all_of in (self._owners, self._listed, self._turns, self._found, self._due, self._passed, queue.joined):
             all_of.clear()
         if self._demands is None:
             for group in groups:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import gpulayer as gl
+from gpulayer.functions.hub import forget
 from gpulayer.functions.options import CallRefused
 from gpulayer.functions.remote import RemoteFunction
 from gpulayer.protocol.records import Kind
@@ -273,6 +274,18 @@ def test_an_object_is_one_job_and_is_let_go(runs: Runs, session: Session) -> Non
         model.predict(1)
     with pytest.raises(CallRefused, match=r"make it there by Model.remote"):
         session["Model"](7)
+
+
+def test_when_the_process_ends_nothing_of_it_stays(runs: Runs, session: Session) -> None:
+    kept = session["f"].spawn(1)
+    assert kept.result() == 1
+    model = session["Model"].remote(7)
+    assert model.predict(1) == 1
+    results = session["f"].map(iter(range(10_000)))
+    forget()
+    until(lambda: runs.cancelled == ["job3.1"], "the map")
+    until(lambda: runs.ended == ["job2"], "the object")
+    del results
 
 
 def test_awaited(runs: Runs, session: Session) -> None:

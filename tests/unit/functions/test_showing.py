@@ -62,19 +62,45 @@ def test_what_is_over_at_once_shows_nothing(clock: Clock, monkeypatch: pytest.Mo
     assert screen.getvalue() == ""
 
 
-def test_in_a_terminal_a_map_has_a_bar_that_goes_away(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_terminal_a_map_has_a_bar_and_leaves_a_line(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     show = shown()
     show.state(view(total=96, done=31, running=4, failed=1, workers=("a", "b")))
     clock.now_s += 10.0
     show.tick()
     bar = "▓▓▓▓▓░░░░░░░░░░░"
-    words = f"● sweep · {bar} 31 of 96 · 1 failed · 4 running on 2 machines · 10.0 s · about 21.0 s left · map k.1"
+    words = f"● sweep · {bar} 31 of 96 · 1 failed · 4 running on 2 machines · 10.0 s · about 20 s left · map k.1"
     assert screen.getvalue().startswith(f"\r\x1b[2K{words}")
     show.text(0, Kind.CALL_STDOUT, b"")
     assert screen.getvalue().endswith("\r\x1b[2K")
+    clock.now_s += 10.0
+    show.tick()
+    assert "about 10 s left" in screen.getvalue()  # the time runs down until another call is done
+    show.state(view(State.SUCCEEDED, total=96, done=96))
     show.finish()
+    assert screen.getvalue().endswith("\r\x1b[2K✓ sweep · 96 calls in 20.0 s · map k.1\n")
     assert not shown(progress=False)._line
+
+
+@pytest.mark.parametrize(
+    ("left", "more", "line"),
+    [
+        ("cancelled", {}, "■ sweep · cancelled after 1 call · 2.0 s · map k.1"),
+        ("goes on", {}, "● sweep · goes on · map k.1"),
+        ("", {"state": State.FAILED, "failed": 1}, "✗ sweep · failed after 1 call · 2.0 s · map k.1"),
+        ("", {"state": State.REJECTED}, "✗ sweep · no eligible worker · map k.1"),
+    ],
+)
+def test_the_last_line_of_a_map_that_did_not_end_well(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, left: str, more: dict[str, Any], line: str
+) -> None:
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    show = shown()
+    show.state(view(**{"total": 9, "done": 1, **more}))
+    clock.now_s += 2.0
+    show.tick()
+    show.finish(left)
+    assert screen.getvalue().endswith(f"{line}\n")
 
 
 def test_a_wait_says_why(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,44 +7,29 @@ there is no task and no wait: each is one turn of the loop. What takes longer is
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
-from gpulayer.protocol.calls import NOT_RUN, RUNNER_DIED, CallBatch, CallsSpec
+from gpulayer.protocol.calls import NOT_RUN, RUNNER_DIED, CallBatch
 from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import Outcome, State
 from gpulayer.source import SourceError
 from gpulayer_worker import link
-from gpulayer_worker.environ import bound_cpus, for_devices
 from gpulayer_worker.keeper.client import ExitRecord
 from gpulayer_worker.run.callsfeed import Feed
+from gpulayer_worker.run.callsstart import Idle, Spending, calls_of, prepare, start_of
 from gpulayer_worker.run.callstelling import Telling
 from gpulayer_worker.run.callswords import death, failure, load_failed, outgrown
-from gpulayer_worker.run.devicememory import DeviceMemory, measuring
-from gpulayer_worker.run.fetching import fetched
 from gpulayer_worker.run.services import Over, Services
 from gpulayer_worker.runner import wire
-from gpulayer_worker.runners import Runner, Start
+from gpulayer_worker.runners import Runner
 
 log = logging.getLogger("gpulayer.worker")
 
 _LEAVE_S = 5.0  # so long a runner has to end by itself
 _LOADS = 2  # of a runner that dies before it can run a call
 _STARTS = 3  # of one that dies between calls
-
-
-def calls_of(assign: Assign) -> CallsSpec:
-    """The calls of an attempt. Raises `ValueError` for one that is for none."""
-    if assign.spec.calls is None:
-        raise ValueError(f"attempt {assign.attempt} is for no calls")
-    return assign.spec.calls
 
 
 class CallsRun:
@@ -73,8 +58,7 @@ class CallsRun:
             tell=self._tell,
             check_wish=self._check_wish,
         )
-        self._memory: DeviceMemory | None = None
-        self._spent = Outcome(state=State.SUCCEEDED)  # by its runners so far: peaks and CPU time
+        self._spending = Spending(services, assign)
         self._starts = 0  # of runners, since a call had an end
         self._load_failure: dict[str, Any] | None = None  # of the function
         self._answer: tuple[int, bytes] | None = None  # what every call fails with: no runner comes up
@@ -86,17 +70,11 @@ class CallsRun:
         self._over = told  # its end was told
         self._wish = ""  # 'cancel', 'kill'
         self._wish_problem = ""
-        self._idle_since: float | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle = Idle(calls.idle_timeout_s, self._idled)
         self._force_timer: asyncio.TimerHandle | None = None
         self._blocked = False
         self.found = asyncio.Event()  # what an agent before us left is known
         self.ended = asyncio.Event()
-
-    @property
-    def workspace(self) -> Path:
-        """Where calls begin."""
-        return self._folder / "workspace"
 
     @property
     def group(self) -> str:
@@ -129,7 +107,7 @@ class CallsRun:
         if self._over or leaving or (self._ending is not None and self._load_failure is None):
             self._feed.refuse(batches)
             return
-        self._idle_since = None
+        self._idle.ends()
         self._feed.take(batches)
         if self._answer is not None:
             self._answer_all()
@@ -161,6 +139,12 @@ class CallsRun:
         self._feed.stopping = True
         self._telling.give_up()
         self._force()
+
+    def abandon(self) -> None:
+        """It failed for a fault of ours: whoever says so ends its processes, and no other is started."""
+        self._over = True
+        self._feed.stopping = True
+        self._quiet()
 
     def _force(self) -> None:
         if self._feed.runner is not None:
@@ -220,7 +204,7 @@ class CallsRun:
             if self._over:
                 self._services.report(link.Gone(attempt=self._name))
                 return
-            await self._prepare()
+            await prepare(self._services, self._calls, self._folder, tell=self._tell, check_wish=self._check_wish)
             self._check_wish()
             if self._ending is None:
                 self._start()
@@ -235,31 +219,14 @@ class CallsRun:
         finally:
             self.found.set()
 
-    async def _prepare(self) -> None:
-        """The files of its bundle, and what its object is made of."""
-        workspaces, calls = self._services.workspaces, self._calls
-
-        def make(tell: Callable[[str], None]) -> None:
-            workspaces.fresh(calls.function.bundle, self.workspace, tell)
-            (self._folder / "results").mkdir(mode=0o700, exist_ok=True)
-            for digest in calls.init_blobs:
-                workspaces.blob(digest, tell, "arguments")
-
-        await fetched(make, tell=self._tell, check_wish=self._check_wish, pause=asyncio.sleep)
-
     def _start(self) -> None:
         """A new runner. Raises OSError."""
         reach("agent.before-runner")
-        self._tell("starting a runner")
+        if not self._began:
+            self._tell("starting a runner")
         self._starts += 1
         self._leaving = self._replacing = False
-        start = Start(
-            folder=self._folder,
-            cwd=self.workspace,
-            config=self._config(),
-            env=self._environ(),
-            cpus=bound_cpus(self._assign),
-        )
+        start = start_of(self._services, self._assign, self._folder)
         runner = self._feed.runner = self._services.runners.start(start, self)
         self._services.layout.note(self._folder, "runner", runner.note)  # before the keeper is asked for it
         self._attend(runner)
@@ -270,33 +237,7 @@ class CallsRun:
             self._telling.watch()
         except OSError as error:
             log.warning("the spool of %s can't be watched, and is looked at with results only: %s", self._name, error)
-        self._memory = measuring(self._services, self._assign, runner.id)
-        if self._memory is not None:
-            self._memory.start()
-
-    def _config(self) -> dict[str, Any]:
-        """For `runner/main.py`."""
-        calls = self._calls
-        spans = [(digest, self._services.workspaces.at_hand(digest)) for digest in calls.init_blobs]
-        return {
-            "function": msgspec.to_builtins(calls.function),  # its data as Base64
-            "bundle": str(self.workspace) if calls.function.bundle else "",
-            "spool": str(self._services.layout.spool(self._name)),
-            "reserve_bytes": self._services.reserve_bytes,
-            "results": str(self._folder / "results"),
-            "isolate": calls.isolate,
-            "memory_limit_bytes": calls.memory_limit_bytes,
-            "stateful": calls.stateful,
-            "init": base64.b64encode(calls.init).decode(),
-            "init_blobs": [(digest, *span) for digest, span in spans if span is not None],
-        }
-
-    def _environ(self) -> dict[str, str]:
-        env = {**self._calls.env, "GPULAYER_JOB": self._assign.job, "GPULAYER_ATTEMPT": self._name}
-        for name, value in for_devices(self._assign.devices, self._services.devices).items():
-            if value is not None:
-                env[name] = value
-        return env
+        self._spending.begin(runner.id)
 
     async def _take_up(self, noted: dict[str, Any]) -> None:
         """Find the runner of an agent before us."""
@@ -365,22 +306,12 @@ class CallsRun:
             return
         if self._ending is not None:
             self._leave()
-        elif self._idle_since is None and self._began:
-            self._idle_since = asyncio.get_running_loop().time()
-            if self._idle_timer is None:
-                self._look_idle()
+        elif self._began:
+            self._idle.begins()
 
-    def _look_idle(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._idle_timer = None
-        if self._idle_since is None or self._over:
-            return  # `_settle` begins anew
-        left_s = self._idle_since + self._calls.idle_timeout_s - loop.time()
-        if left_s > 0:
-            self._idle_timer = loop.call_later(left_s, self._look_idle)
-        else:
-            self._wind_down()
-            self._settle()
+    def _idled(self) -> None:
+        self._wind_down()
+        self._settle()
 
     def _leave(self) -> None:
         """Let the runner end; the attempt ends with it, unless another one is to follow."""
@@ -403,7 +334,7 @@ class CallsRun:
         if runner is None:
             return
         if record is not None:
-            self._count(record)
+            self._spending.end(record)
             why = death(record, runner.tail(), self._services.ram_bytes)
         runner.forget()
         loaded, asked_to_leave = self._feed.ready, self._leaving
@@ -428,20 +359,6 @@ class CallsRun:
             self._start()
         except OSError as error:
             self._cannot(Outcome(state=State.FAILED, problem=self._services.layout.trouble(error)))
-
-    def _count(self, record: ExitRecord) -> None:
-        """What its runners used, all together."""
-        spent = self._spent
-        device_bytes = None
-        if self._memory is not None:
-            self._memory.stop()
-            device_bytes = self._memory.peak_bytes
-        self._spent = replace(
-            spent,
-            peak_rss_bytes=_most(spent.peak_rss_bytes, record.peak_rss_bytes),
-            peak_device_bytes=_most(spent.peak_device_bytes, device_bytes),
-            cpu_s=(spent.cpu_s or 0.0) + (record.cpu_s or 0.0),
-        )
 
     def _cannot(self, outcome: Outcome, *, code: int = NOT_RUN) -> None:
         """No runner comes up here: calls fail with the reason, or they would go round for ever."""
@@ -470,22 +387,14 @@ class CallsRun:
         self._telling.stop()
         self._telling.look()
         self.ended.set()
-        spent = self._spent
-        peaks = {"peak_rss_bytes": spent.peak_rss_bytes, "peak_device_bytes": spent.peak_device_bytes}
-        outcome = replace(outcome, cpu_s=spent.cpu_s, **peaks)
+        outcome = self._spending.added(outcome)
         end = self._telling.end
         self._services.report(link.Ended(attempt=self._name, end=end, outcome=outcome, began=self._began, gone=True))
 
     def _quiet(self) -> None:
         """No timer any more."""
-        for timer in (self._idle_timer, self._force_timer):
-            if timer is not None:
-                timer.cancel()
-        self._idle_timer = self._force_timer = None
-        if self._memory is not None:
-            self._memory.stop()
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    known = [each for each in (one, other) if each is not None]
-    return max(known) if known else None
+        self._idle.stop()
+        self._spending.stop()
+        if self._force_timer is not None:
+            self._force_timer.cancel()
+            self._force_timer = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.calls import CallRange, DropCalls, EndRunner
@@ -200,7 +201,7 @@ def ends(plane: Plane, pool: Pool, task: Task, state: State, outcome: Outcome, n
             why = f"{pool.failures} runners could not be had, one after the other; the last: {problem or 'it failed'}"
             ending.end_all(plane, pool, State.FAILED, why, now, out)
     if pool.maps and not others:
-        add(plane, pool, now, out)
+        add(plane, pool, now, out, asleep=not pool.waiting)
     plane.calls.touch(pool)
 
 
@@ -224,6 +225,8 @@ def adjust(plane: Plane, pool: Pool, now: float, out: Effects) -> None:
         for lease in pool.leases.values():
             if not (lease.ending or lease.task.cancel_wanted):
                 end_runner(lease, now, out)
+    if pool.waiting:
+        _wake(plane, pool)
     if pool.queued or pool.later:
         if not _wanted(pool, now):
             for task in [*pool.queued.values(), *[task for _, task in pool.later.values()]]:
@@ -282,8 +285,11 @@ def _tried_long(pool: Pool, now: float) -> bool:
     return any(now - lease.heard_at >= _PROBE_S for lease in pool.leases.values() if lease.ready and lease.count)
 
 
-def add(plane: Plane, pool: Pool, now: float, out: Effects) -> None:
-    """One more lease, that waits for a place, after failures only from a later moment on."""
+def add(plane: Plane, pool: Pool, now: float, out: Effects, *, asleep: bool = False) -> None:
+    """One more lease, that waits for a place, after failures only from a later moment on. `asleep`: once a call waits.
+
+    The job of a map of which more arguments are to come lives by such a one: its runners ended by their idle timeout.
+    """
     job = pool.job
     task = job.add_task()
     task.notes = (LET_GO,) if pool.closing else ()
@@ -292,8 +298,18 @@ def add(plane: Plane, pool: Pool, now: float, out: Effects) -> None:
     out.changed.add(job.id)
     if pool.failures:
         pool.later[task.id] = (now + _AGAIN_S * 2.0 ** (pool.failures - 1), task)
+    elif asleep:
+        pool.later[task.id] = (math.inf, task)
     else:
         plane.enqueue(task)
+
+
+def _wake(plane: Plane, pool: Pool) -> None:
+    """Calls wait: so does the lease that was left for them."""
+    for name, (due, task) in list(pool.later.items()):
+        if due == math.inf:
+            del pool.later[name]
+            plane.enqueue(task)
 
 
 def look_at_later(plane: Plane, now: float) -> None:

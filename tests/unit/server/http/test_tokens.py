@@ -378,6 +378,7 @@ PATHS = [
     "/v1/explain", "/v1/explain/", "/v1/jobs/j1/logs", f"/v1/uploads/{DIGEST}", "/v1/jobs/",
     "/v1/jobs/batch/cancel/x", "/v1/bundles",
     "/v1/blobs", "/v1/blobs/fetch", f"/v1/blobs/{DIGEST}",
+    "/v1/maps", "/v1/maps/j1.1", "/v1/maps/j1.1/cancel", "/v1/maps/j1.1/results", "/v1/maps/j1.1/x", "/v1/maps/",
     "/", "/v1", "/v1/nothing", "/v1/joins", "/v1/join/", "/v1/workers/", "/v1/blobsy", "/v1/health/x", "/x/v1/health",
 ]  # fmt: skip
 METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
@@ -386,10 +387,11 @@ JOBS_READ |= {f"/v1/jobs/j1/{each}" for each in ("cancel", "stream", "events", "
 BLOB = f"/v1/blobs/{DIGEST}"
 READS = {("GET", path) for path in JOBS_READ}
 READS |= {("GET", f"/v1/{each}") for each in ("health", "openapi.json", "workers", "watch", "sessions")}
+READS |= {("GET", f"/v1/maps{each}") for each in ("", "/j1.1", "/j1.1/results")}
 READS |= {("GET", BLOB), ("POST", "/v1/jobs/states"), ("POST", "/v1/blobs/fetch"), ("POST", "/v1/explain")}
 SUBMITS = {("POST", f"/v1/{each}") for each in ("jobs", "jobs/batch", "jobs/j1/cancel", "blobs", "bundles")}
 SUBMITS |= {("GET", f"/v1/uploads/{DIGEST}"), ("PATCH", f"/v1/uploads/{DIGEST}")}
-SUBMITS |= {("DELETE", "/v1/sessions/s"), ("GET", "/v1/client")}
+SUBMITS |= {("DELETE", "/v1/sessions/s"), ("GET", "/v1/client"), ("POST", "/v1/maps/j1.1/cancel")}
 WORKS = {(method, path) for method in METHODS for path in ("/v1/blobs", "/v1/blobs/fetch", BLOB, "/v1/bundles")}
 WORKS |= {(method, f"/v1/uploads/{DIGEST}") for method in METHODS} | {("GET", "/v1/health"), ("GET", "/v1/worker")}
 

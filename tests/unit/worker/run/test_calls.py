@@ -488,6 +488,23 @@ def test_calls_whose_arguments_can_t_be_had_fail(tmp_path: Path) -> None:
     play(tmp_path, test)
 
 
+def test_after_a_fault_of_ours_no_other_runner_starts(tmp_path: Path) -> None:
+    async def inside() -> None:
+        host = Host(tmp_path, spec(), {})
+        host.assign()
+        await host.settle()
+        host.runner.loads()
+        assert host.run is not None
+        host.run.on_fault(RuntimeError("a fault of ours"))
+        await host.settle()
+        assert host.runner.killed == 1
+        assert len(host.machine) == 1
+        assert len(host.faults) == 1
+        host.run.close()
+
+    asyncio.run(inside())
+
+
 # ---------------------------------------------------------------- late, replaced, lost
 
 

@@ -51,6 +51,24 @@ def test_an_idle_timeout_ends_the_job_and_the_next_call_makes_another(world: Cal
     assert again.split(".")[0] != name.split(".")[0]
 
 
+def test_a_map_whose_next_arguments_are_late_holds_no_runner_meanwhile(world: CallsWorld) -> None:
+    conn, attempt, name = world.warm(2, last=False)
+    world.did(conn, attempt, name, 0)
+    world.did(conn, attempt, name, 1)
+    world.finish(conn, attempt)
+    world.release(conn, attempt)
+    world.wait(600)
+    assert states(world, name)[-1] is State.QUEUED
+    assert world.pool(name).leases == {}
+    assert world.sent(Assign) == []
+    world.bring(name, 2, 1, last=True)
+    [assign] = world.sent(Assign)
+    world.start(conn, assign.attempt)
+    assert world.given() == {assign.attempt: [(name, 2, 1)]}
+    world.did(conn, assign.attempt, name, 2)
+    assert world.map(name).state is State.SUCCEEDED
+
+
 def test_a_call_that_crosses_the_end_of_a_runner_gets_another(world: CallsWorld) -> None:
     conn, attempt, first = world.warm(1)
     world.did(conn, attempt, first, 0)
