@@ -192,7 +192,7 @@ def _job(job: JobView, now: float) -> Row:
         below = [failure(job)]
     elif job.progress and not job.terminal and not is_warm(job):
         below = [job.progress]
-    if job.calls is not None and job.calls.calls:
+    if job.calls is not None and job.calls.calls and job.state is not State.REJECTED:
         below.append(calls_of(job.calls, now))
     return Row(cells=(symbol_of(job), job.id, job.name or "–", where, took, when), below=tuple(below))
 

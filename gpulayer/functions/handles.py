@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from gpulayer.client.errors import ControlPlaneError
 from gpulayer.functions.hub import hub
+from gpulayer.functions.options import CallRefused
 from gpulayer.functions.results import values
 from gpulayer.functions.running import Run
 from gpulayer.protocol.calls import MapSpec, MapView
@@ -272,6 +273,7 @@ class _Guard:
 
 def guarded(guard: _Guard, return_exceptions: bool) -> Generator[Any, None, None]:
     """The results; the guard lives as long as the handle or this does."""
+    __tracebackhide__ = True
     try:
         yield from values(guard.run, return_exceptions=return_exceptions)
     finally:
@@ -305,8 +307,12 @@ def call(call_id: str) -> Call[Any] | Map[Any]:
         A `Call` where it is one call, else a `Map`, which is not cancelled when it is left.
 
     Raises:
-        RequestRefused: there is none of this id. ControlPlaneError: no control plane answers.
+        CallRefused: that is no id. RequestRefused: there is none of it. ControlPlaneError: no control plane answers.
     """
+    if not call_id.partition(".")[2].isdecimal():
+        raise CallRefused(
+            f"{call_id!r} is no call's id, which is like 'k3f9.17': `gpulayer job show JOB` lists a job's"
+        )
     view = status_of(call_id)
     spec = MapSpec(total=view.total, single=view.single, name=view.name)
     run = Run(hub(), spec, name=view.name or call_id, map_id=view.id)

@@ -104,6 +104,7 @@ def map_spec(
 
 def value_of(run: Run) -> Any:
     """Wait for the only call of a map, and for nothing after it; cancelled where the wait ends otherwise."""
+    __tracebackhide__ = True
     try:
         run.wait(lambda: run.has_runs)
         return run.only_value()

@@ -14,6 +14,7 @@ def values(run: Run, *, return_exceptions: bool) -> Generator[Any, None, None]:
 
     Raises what the first failed call raised, unless these are returned; why the map ended without its results.
     """
+    __tracebackhide__ = True
     value, streams = run.value, run.spec.stream
     while runs := run.next_runs():
         for each in runs:

@@ -87,19 +87,22 @@ class Run:
         self._arguments = arguments
         self._ordered = ordered
         self._chunk = min(MESSAGE_CALLS, chunk or MESSAGE_CALLS)
+        # Of a generator nobody knows how long the next one takes: what waits for it is never more than was sent.
+        self._most = 1 if spec.total is None else _FIRST_CALLS
         self._ready: list[ResultRun] = []
         self._next = 0  # ordered: the index of the next result
         self._added = 0  # calls
         self._returned = 0  # results that came
         self._sent = 0  # bundles
         self._finished = False
+        self._cancelled = False  # of a map that had more to come, what came is not all: its end is awaited
         self._end = ""  # 'failed': a call did, and its exception is raised
         self.mends_later = False  # whoever waits calls `mend`, where it may block
         self.unmended: Problem | None = None
         if map_id:
             self.subscription: MapSubscription = hub.connection.follow_map(map_id, ordered=ordered, told=told)
             return
-        args, blobs, last = self._gather(min(_FIRST_CALLS, self._chunk))
+        args, blobs, last = self._gather()
         self.subscription = hub.connection.open_map(
             job, spec, secrets.token_hex(12), args, blobs, last=last, ordered=ordered, told=told
         )
@@ -127,19 +130,23 @@ class Run:
             return False
         if not everything and self.spec.total is None and self._added - self._returned >= _AHEAD_CALLS:
             return False
-        args, blobs, last = self._gather(self._chunk)
+        args, blobs, last = self._gather()
         subscription.add(args, blobs, last=last)
         return True
 
-    def _gather(self, most: int) -> tuple[list[bytes], list[str], bool]:
+    def _gather(self) -> tuple[list[bytes], list[str], bool]:
         """The next arguments, packed, the blobs that they name, and whether they are the last."""
         args: list[bytes] = []
         blobs: dict[str, None] = {}
         size = 0
         put, source, total = self.hub.blobs.put, self._arguments, self.spec.total
         until = time.perf_counter() + _FLUSH_S
+        most = min(self._most, self._chunk)
         if total is not None:
+            self._most = self._chunk
             most = min(most, total - self._added)
+        else:
+            self._most = min(MESSAGE_CALLS, self._most * 2)
         while source is not None and len(args) < most and size < MESSAGE_BYTES:
             each = next(source, None)
             if each is None:
@@ -154,6 +161,7 @@ class Run:
             if digests:
                 blobs.update(dict.fromkeys(digests))
             if time.perf_counter() > until:
+                self._most = 1 if total is None else self._chunk
                 break
         else:
             each = ((), {})
@@ -171,6 +179,7 @@ class Run:
 
     def next_runs(self) -> list[ResultRun]:
         """Results that came, once there are some; none at the end. Raises why the map ended without its results."""
+        __tracebackhide__ = True
         self.wait(lambda: bool(self._ready))
         return self.take_runs()
 
@@ -179,6 +188,7 @@ class Run:
 
         Raises what comes of the arguments, and KeyboardInterrupt once it is cancelled.
         """
+        __tracebackhide__ = True
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with Stop(self.subscription.wake) as stop:
             while not (enough() or self.ended):
@@ -212,6 +222,7 @@ class Run:
 
     def _step(self, timeout_s: float, stop: Stop) -> None:
         """Take what came, or wait for it."""
+        __tracebackhide__ = True
         news = self.subscription.take()
         if news is None and timeout_s > 0:
             self.show.flush()
@@ -244,7 +255,10 @@ class Run:
         self.cancel()
         until_s = time.monotonic() + _CONFIRM_S
         while not self.subscription.over and time.monotonic() < until_s:
-            news = self.subscription.get(LOOK_S)
+            try:
+                news = self.subscription.get(LOOK_S)
+            except ControlPlaneError:
+                return  # nobody is there any more
             if isinstance(news, MapRecord):
                 self._record(news)
             elif isinstance(news, Refused):
@@ -290,7 +304,8 @@ class Run:
         if not self.spec.return_exceptions and any(run.codes):
             self._end = "failed"
         self.show.ended(run.first, len(run.data))
-        if self._arguments is None and self.subscription.complete and self._returned == self._added:
+        all_came = self._arguments is None and self.subscription.complete and self._returned == self._added
+        if all_came and not self._cancelled:
             self.ended = True  # its last state is of no further use
 
     def _record(self, record: MapRecord) -> None:
@@ -369,7 +384,7 @@ class Run:
 
     def cancel(self) -> None:
         """A wish to end it, there and here."""
-        self._arguments = None
+        self._arguments, self._cancelled = None, True
         self.subscription.cancel()
 
     def finish(self) -> None:

@@ -130,7 +130,7 @@ class Show:
 
     def _waits(self) -> bool:
         view = self._view
-        return view is not None and view.state is State.QUEUED and bool(view.reasons or view.progress)
+        return view is not None and view.state is State.QUEUED and bool(view.reasons)
 
     def _words(self) -> str:
         view = self._view

@@ -73,7 +73,7 @@ class Watch:
             elif isinstance(each, functools.cached_property):
                 pending.append(each.func)
             else:
-                pending += [each.__wrapped__] if hasattr(each, "__wrapped__") else []
+                pending += _wrapped(each)
 
     def _is_near(self, value: Any) -> bool:
         """Whether its source travels, and may be replaced at any time; others are imported: files tell of these."""
@@ -86,8 +86,7 @@ class Watch:
             yield _held(cell)
         yield from (function.__defaults__ or ())
         yield from (function.__kwdefaults__ or {}).values()
-        if hasattr(function, "__wrapped__"):
-            yield function.__wrapped__
+        yield from _wrapped(function)
         for name in sorted(_names(function.__code__)):
             value = function.__globals__.get(name, _MISSING)
             self._names.append((function.__globals__, name, value))
@@ -99,6 +98,15 @@ class Watch:
                 self._names.append((made.__dict__, name, value))
                 yield value
         yield from made.__bases__
+
+
+def _wrapped(value: Any) -> list[Any]:
+    """What a decorator says that it wraps; asked without calling anything of a stranger's."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return []
+    return [own["__wrapped__"]] if isinstance(own, dict) and "__wrapped__" in own else []
 
 
 def _names(code: CodeType) -> set[str]:

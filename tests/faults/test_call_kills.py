@@ -25,9 +25,9 @@ import pytest
 from gpulayer.protocol import failpoints
 from tests.faults.calls_matrix import MATRICES, RUNNING, SAMPLE, STEPS, Expect, tables
 from tests.support.deployment import Deployment
-from tests.support.processes import PATIENCE_S, command_line, end, until, wait_for_end
+from tests.support.processes import PATIENCE_S, command_line, end, until
 
-CALLS = 60
+CALLS = 60  # which are one message
 EARLY = 10  # results that are accepted before a step in the middle of a map is waited for; more calls than that run
 COMBINATIONS: dict[str, list[str]] = {"default": [], "portable": ["--portable"]}
 CLIENT = Path(__file__).with_name("calls_client.py")
@@ -71,7 +71,9 @@ class Client:
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], PATIENCE_S)[0]:
             raise TimeoutError("the client got no answer")
-        return json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        assert line, "the client ended"
+        return json.loads(line)
 
     def kill(self) -> None:
         self.process.kill()
@@ -228,7 +230,6 @@ def test_a_kill_loses_no_call_and_repeats_none(stage: Stage, kind: str, victim: 
     if victim == "control plane":
         stage.deployment.plane.start()
     if victim == "client":
-        wait_for_end(stage.client.process.pid)
         stage.client = stage.new_client()
         stage.client.say(attach=until(lambda: stage.maps()[before:], "the map to be committed")[-1])
     answer = heard(stage)
@@ -268,7 +269,7 @@ def heard(stage: Stage) -> dict[str, Any]:
     """What the map gave in the end."""
     try:
         return stage.client.hear()
-    except TimeoutError as error:
+    except (TimeoutError, AssertionError) as error:
         raise AssertionError(f"{error}\n{stage.standing()}") from error
 
 

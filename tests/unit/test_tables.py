@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.types import (
     CallsCount,
     Device,
@@ -25,6 +26,8 @@ from gpulayer.tables import (
     fleet_table,
     job_table,
     letters,
+    map_line,
+    map_table,
     overview,
     session_table,
     table,
@@ -205,3 +208,42 @@ def test_a_function_tells_its_calls_below_its_line() -> None:
     lines = job_table([job(State.RUNNING, kind="calls", calls=calls, name="estimate", started_at=NOW - 60)], NOW)
     assert lines[1].split()[:3] == ["●", "k3f9", "estimate"]
     assert lines[2].strip() == "31 of 96 calls done · 4 running · 2 runners"
+
+
+WAITS = (Reason(worker="box", code="slots", text="all 2 slots busy", temporary=True),)
+FAILURE = b'{"kind": "raised", "type": "ValueError", "text": "no 17\\nand more"}'
+MAPS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"state": State.RUNNING, "total": 2000, "done": 31, "running": 4, "workers": ("a", "b"), "started_at": NOW - 3},
+        "● running · map k.1 of 2,000 calls · 31 done · on a, b · 3.0 s",
+    ),
+    (
+        {"state": State.FAILED, "total": 9, "done": 8, "failed": 1, "failed_index": 7, "failure": FAILURE},
+        "✗ failed · map k.1 of 9 calls · 8 done · 1 failed · 2.0 s · call 7: ValueError: no 17",
+    ),
+    ({"state": State.QUEUED, "single": True, "reasons": WAITS}, "○ waiting · call k.1 · 5.0 s · box: all 2 slots busy"),
+    (
+        {"state": State.RUNNING, "taken": 7, "cancelling": True},
+        "□ cancelling · map k.1 of 7 calls so far · 0 done · 5.0 s",
+    ),
+    ({"state": State.SUCCEEDED, "single": True, "total": 1, "done": 1}, "✓ done · call k.1 · 2.0 s"),
+]
+
+
+@pytest.mark.parametrize(("facts", "line"), MAPS)
+def test_a_map_in_one_line(facts: dict[str, Any], line: str) -> None:
+    over = facts["state"] in (State.FAILED, State.SUCCEEDED)
+    view = MapView(id="k.1", job="k", opened_at=NOW - 5, ended_at=NOW - 3 if over else None, **facts)
+    assert map_line(view, NOW) == line
+
+
+def test_maps_in_a_table() -> None:
+    views = [
+        MapView(id="k.2", job="k", state=State.QUEUED, single=True, total=1, reasons=WAITS, opened_at=NOW - 5),
+        MapView(id="k.1", job="k", state=State.SUCCEEDED, total=2000, done=2000, failed=3, ended_at=NOW - 60),
+    ]
+    lines = map_table(views, NOW, 100)
+    assert [line.split() for line in lines[1:2]] == [["○", "k.2", "1", "call", "0", "–", "–", "5.0", "s", "waiting"]]
+    assert lines[2].strip() == "box: all 2 slots busy"
+    assert "2,000 calls  2,000       3" in lines[3]
+    assert lines[3].endswith("1 min ago")

@@ -115,15 +115,16 @@ class Plane:
         if tick:
             waiting.forget_lines(self)
             reserving.look(self, now)
+            runners.tick(self, out)
         self._settle(now, out, later=isinstance(event, SubmittedBatch) and event.more)
         if self.queue and (self._fleet_changed or tick):
             placing.reject_impossible(self, now, out)
-            self.place_waiting(now, out)  # who stood behind one that was rejected
-        self._fleet_changed = False
-        if self.calls.by_job:
-            self._see_to_calls(now, out, tick=tick)
-        if self.calls.replies:
-            opening.answer(self, out)
+            self.look_for_room = True  # for who stood behind one that was rejected
+            self._settle(now, out)
+        if self.queue and (self.queue_grew or tick):
+            yielding.look(self, now, out, tick=tick)
+        self._fleet_changed = self.queue_grew = False
+        opening.answer(self, out)
         out.jobs = {job: self.jobs[job] for job in sorted(out.changed)}
         self._forget_done()
         return out
@@ -131,8 +132,7 @@ class Plane:
     def _settle(self, now: float, out: Effects, *, later: bool = False) -> None:
         """Give calls out, and place what waits; `later`: more of it is to come. Each may make way for the other."""
         calls = self.calls
-        if calls.put_off:
-            call_results.try_again(self, now)
+        call_results.try_again(self, now)
         while True:
             while calls.touched:
                 pool, _ = calls.touched.popitem()
@@ -142,16 +142,6 @@ class Plane:
                 return
             self.look_for_room = False
             self.place_waiting(now, out)
-
-    def _see_to_calls(self, now: float, out: Effects, *, tick: bool) -> None:
-        """What may be wanted of runners for others; with time, what of theirs is worth telling."""
-        if tick:
-            runners.tick(self, out)
-        if self.queue and (tick or self.queue_grew):
-            yielding.look(self, now, out, tick=tick)
-        self.queue_grew = False
-        if self.calls.touched or self.look_for_room:
-            self._settle(now, out)
 
     def _apply(self, event: Event, now: float, out: Effects) -> None:
         match event:

@@ -16,6 +16,7 @@ from gpulayer.cli.__main__ import run
 from gpulayer.client.asks import Listening, NewToken, TokenView
 from gpulayer.client.errors import RequestRefused
 from gpulayer.client.submission import Input, Source
+from gpulayer.protocol.calls import CallsCount, MapView
 from gpulayer.protocol.types import AttemptView, JobView, Outcome, Problem, Reason, Requirements, State, TaskView
 from gpulayer.source import Limits
 
@@ -226,6 +227,50 @@ def test_waiting(gpulayer: Gpulayer, client: Any) -> None:
     assert gpulayer("job", "wait", "zzzz", "a81c", "--timeout", "1s").code == 75
     assert client.asked[-1] == "wait zzzz a81c 1.0"
     assert gpulayer("job", "wait", "-q", "a81c").err == ""
+
+
+WARM = JobView(
+    id="a81c",
+    kind="calls",
+    state=State.RUNNING,
+    name="f",
+    tasks={"running": 1},
+    calls=CallsCount(maps=12, calls=40, done=40, runners=1, idle_since=1.0),
+)
+
+
+def test_a_function_with_its_maps(gpulayer: Gpulayer, client: Any) -> None:
+    client.views["a81c"] = WARM
+    one = MapView(id="a81c.12", job="a81c", state=State.SUCCEEDED, total=40, done=40, ended_at=1.0)
+    client.answers = {
+        "GET /v1/jobs/a81c/attempts": [],
+        "GET /v1/jobs/a81c/tasks": [
+            TaskView(index=0, state=State.RUNNING, worker="box"),
+            TaskView(index=1, state=State.CANCELLED),
+        ],
+        "GET /v1/maps": [one],
+        "GET /v1/maps/a81c.12": one,
+        "POST /v1/maps/a81c.12/cancel": one,
+    }
+    shown = gpulayer("job", "show", "a81c").out
+    assert "○ 40 calls done · 1 runner, idle" in shown
+    assert "● runner 0 running on box" in shown
+    assert "runner 1" not in shown  # it was not needed
+    assert "✓  a81c.12  40 calls    40" in shown
+    assert "and 11 older" in shown
+    assert "GET /v1/maps?job=a81c&limit=10" in client.asked
+    assert gpulayer("job", "show", "a81c.12").out.startswith("✓ done · map a81c.12 of 40 calls · 40 done")
+    assert gpulayer("job", "cancel", "a81c.12").out.startswith("✓ done · map a81c.12")
+    assert "a81c.12 is a map of job a81c; what its calls print" in gpulayer("job", "logs", "a81c.12").err
+
+
+def test_a_function_is_waited_for_until_its_calls_are_done(gpulayer: Gpulayer, client: Any) -> None:
+    client.views["a81c"] = WARM
+    assert "○ 40 calls done · 1 runner, idle" in gpulayer("job", "wait", "a81c").err
+    busy = replace(WARM, calls=CallsCount(maps=1, calls=4, done=1, running=1, runners=1))
+    client.views["a81c"] = client.answers["GET /v1/jobs/a81c"] = busy
+    assert "● 1 of 4 calls done" in (said := gpulayer("job", "wait", "a81c", "--timeout", "0.001s")).err
+    assert said.code == 75
 
 
 def test_downloading(gpulayer: Gpulayer, client: Any, tmp_path: Path) -> None:

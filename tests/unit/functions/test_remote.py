@@ -124,6 +124,21 @@ def test_arguments_are_taken_only_as_there_is_room(runs: Runs, session: Session)
     assert sum(1 for _ in results) == 39_999
 
 
+def test_what_a_generator_gave_is_on_its_way_while_it_thinks(runs: Runs, session: Session) -> None:
+    sent: list[int] = []
+
+    def numbers() -> Any:
+        yield from range(30)
+        until(lambda: len(called) >= 15, "half of them run meanwhile")
+        sent.extend(called)
+        yield 30
+
+    called: list[int] = []
+    runs.work = lambda x: called.append(x) or x
+    assert list(session["f"].map(numbers())) == list(range(31))
+    assert sent[:15] == list(range(15))
+
+
 def test_a_map_that_nobody_reads_any_more_is_cancelled(runs: Runs, session: Session) -> None:
     f = session["f"]
     for _ in f.map(iter(range(10_000))):
@@ -143,6 +158,15 @@ def test_a_map_that_nobody_reads_any_more_is_cancelled(runs: Runs, session: Sess
     gc.collect()
     assert f(1) == 1
     assert len(runs.cancelled) == 3
+
+
+def test_a_map_that_was_cancelled_says_so(runs: Runs, session: Session) -> None:
+    results = session["f"].map(iter(range(100_000)))
+    assert next(results) == 0
+    results.cancel()
+    with pytest.raises(gl.JobCancelled, match=r"map job1\.1 was cancelled"):
+        list(results)
+    assert list(results) == []
 
 
 def test_what_a_call_raised_is_raised(runs: Runs, session: Session) -> None:

@@ -84,6 +84,11 @@ def test_something_has(session: Session, change: str) -> None:
     assert not watch.unchanged()
 
 
+def test_strange_objects_are_not_asked(session: Session) -> None:
+    session.cell("from unittest.mock import call\ndef g(): return call")
+    assert Watch(session["g"], {}, pack).unchanged()
+
+
 def test_through_a_decorator(session: Session) -> None:
     watch = watched(session, "cached")
     assert watch.unchanged()

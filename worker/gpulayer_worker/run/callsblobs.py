@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import httpx
@@ -31,6 +32,8 @@ log = logging.getLogger("gpulayer.worker")
 
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 _AT_ONCE = 8
+_FOUND_S = 60.0  # so long nothing removes a blob that was looked for, and much longer
+_FOUND = 10_000
 _AGAIN_S = 1.0
 _AGAIN_AT_MOST_S = 15.0
 _TRIES = 60  # while somebody answers, and does not take it
@@ -84,6 +87,7 @@ class ArgumentBlobs:
         self._tell = tell
         self._check_wish = check_wish
         self._lacking: dict[str, None] = {}  # in order
+        self._found: dict[str, tuple[BlobPlace, float]] = {}  # until when, on the monotonic clock, in seconds
         self._task: asyncio.Task[None] | None = None
         self._way = _Way(services.endpoint)
 
@@ -91,15 +95,20 @@ class ArgumentBlobs:
         """Whether all that these calls need is here: the piece has their places then. What lacks is on its way."""
         if piece.batch is None:
             return True
-        piece.places = []
-        lacking = [digest for digest in named_in(piece.batch.blobs, piece.args) if not self._find(digest, piece.places)]
-        self._want(lacking)
-        return not lacking
+        named = named_in(piece.batch.blobs, piece.args)
+        if not self._lacking.keys().isdisjoint(named):
+            return False
+        places = [place for digest in named if (place := self._find(digest)) is not None]
+        if len(places) < len(named):
+            here = {place.digest for place in places}
+            self._want([digest for digest in named if digest not in here])
+            return False
+        piece.places = places
+        return True
 
     def want(self, batch: CallBatch) -> None:
         """These calls are to run here: what lacks is fetched from now on."""
-        at_hand = self._services.workspaces.at_hand
-        self._want([digest for digest in named_in(batch.blobs, batch.args) if at_hand(digest) is None])
+        self._want([digest for digest in named_in(batch.blobs, batch.args) if self._find(digest) is None])
 
     def close(self) -> None:
         """Nothing is needed any more."""
@@ -108,11 +117,20 @@ class ArgumentBlobs:
             self._task.cancel()
             self._task = None
 
-    def _find(self, digest: str, found: list[BlobPlace]) -> bool:
+    def _find(self, digest: str) -> BlobPlace | None:
+        """Where a blob is; it was looked for not long ago."""
+        now = time.monotonic()
+        place, until_s = self._found.get(digest, (None, 0.0))
+        if now < until_s:
+            return place
         span = self._services.workspaces.at_hand(digest)
-        if span is not None:
-            found.append(BlobPlace(digest, os.path.abspath(span.path), span.offset, span.size))
-        return span is not None
+        if span is None:
+            return None
+        if len(self._found) >= _FOUND:
+            self._found.clear()
+        place = BlobPlace(digest, os.path.abspath(span.path), span.offset, span.size)
+        self._found[digest] = place, now + _FOUND_S
+        return place
 
     def _want(self, digests: Iterable[str]) -> None:
         self._lacking.update(dict.fromkeys(digests))

@@ -203,7 +203,6 @@ def _no_map(name: str) -> Problem:
 def answer(plane: Plane, out: Effects) -> None:
     """Answer those who opened maps, or brought calls, by what became of it in this event."""
     calls = plane.calls
-    if calls.replies:
-        for request, of in calls.replies:
-            out.replies.append((request, view_of(plane, of)))
-        calls.replies.clear()
+    for request, of in calls.replies:
+        out.replies.append((request, view_of(plane, of)))
+    calls.replies.clear()

@@ -25,9 +25,6 @@ def look(plane: Plane, now: float, out: Effects, *, tick: bool) -> None:
     calls = plane.calls
     for task in [task for task in calls.asked if task not in plane.queue]:
         del calls.asked[task]
-    if not plane.queue:
-        calls.waits.clear()
-        return
     idle = [lease for pool in calls.by_job.values() for lease in pool.idle]
     if idle:
         _idle_ones(plane, sorted(idle, key=_idle_longest), now, out)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tornado import websocket
 
 from gpulayer.protocol.calls import OK, CallRun, MapRecord, MapResults, MapUpdate, MapView
 from gpulayer.protocol.messages import ServerToClient, to_client
 from gpulayer.protocol.records import Kind, encode_call
 from gpulayer.protocol.types import FRAME_DATA_BYTES, State
+from gpulayer_server.http import mapfollow
 from gpulayer_server.http.mapfollow import MapFollower, MapPump
 from gpulayer_server.http.mapresults import Ordered
 from gpulayer_server.maptexts import MapTexts, texts_of
@@ -27,12 +29,14 @@ class Socket:
         self.slow = False
         self.gone = False
         self.taken: asyncio.Future[None] | None = None
+        self.written = asyncio.Event()
 
     def write_frame(self, frame: bytes) -> asyncio.Future[None] | None:
         if self.gone:
             raise websocket.WebSocketClosedError
         assert self.taken is None or self.taken.done(), "a frame before the last one was taken"
         self.frames.append(frame)
+        self.written.set()
         self.taken = asyncio.get_running_loop().create_future() if self.slow else None
         return self.taken
 
@@ -103,6 +107,36 @@ def test_text_results_and_the_end_are_one_frame_in_this_order(tmp_path: Path) ->
         assert case.over == [1]
         await turns()
         assert len(case.socket.frames) == 2
+
+    run(tmp_path, body)
+
+
+def test_that_a_call_was_taken_goes_along_with_its_result_if_that_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapfollow, "_MOMENT_S", 3600.0)
+
+    async def body(case: Case) -> None:
+        follower = case.follow()
+        case.pump.later()
+        await turns()
+        assert case.socket.frames == []
+        follower.accepted(done(0, b"y"))
+        follower.changed(case.view(State.SUCCEEDED, total=1))
+        follower.flush()
+        (frame,) = case.socket.frames
+        assert [type(each) for each in to_client(frame)] == [MapResults, MapUpdate]
+
+    run(tmp_path, body)
+
+
+def test_that_a_call_was_taken_is_told_also_where_nothing_follows(tmp_path: Path) -> None:
+    async def body(case: Case) -> None:
+        case.follow()
+        case.pump.later()
+        await case.socket.written.wait()
+        (told,) = case.socket.heard()
+        assert isinstance(told, MapUpdate)
 
     run(tmp_path, body)
 

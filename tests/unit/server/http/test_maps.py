@@ -314,11 +314,14 @@ def test_runners_end_when_a_client_says_so(client: Any, runner: Runner) -> None:
 def test_who_follows_no_more_is_told_no_more(client: Any, runner: Runner) -> None:
     client.say(opening(1, "k1", b"x"))
     name = client.until(MapUpdate).map.id
-    client.say(Unfollow(n=1))
+    client.say(Unfollow(n=1), FollowMap(n=2, map=name))
+    while client.next().n != 2:
+        pass
     runner.begin()
     runner.given(1)
-    client.say(FollowMap(n=2, map=name))
-    seen = [client.next() for _ in range(2)]
+    seen = [client.next()]
+    while not (isinstance(seen[-1], MapUpdate) and seen[-1].map.state in TERMINAL):
+        seen.append(client.next())
     assert {message.n for message in seen} == {2}
 
 
@@ -390,7 +393,6 @@ def test_arguments_go_once_their_map_has_ended(plane: Any, client: Any, runner: 
     runner.given(1)
     name = to_end(client, 1)[1].id
     shell = plane.service.shell
-    assert plane.do(lambda: shell.args(name, 0, 1)) != []
 
     async def dropped() -> None:
         while shell.args(name, 0, 1):
@@ -474,3 +476,31 @@ def test_who_follows_while_results_are_written_misses_none(
     assert got == [b"0", b"1"]
     runner.done(name, 2, b"2")
     assert late.until(MapResults).runs[0].data == (b"2",)
+
+
+def test_others_maps_are_looked_at_and_left_alone(
+    plane: Any, client: Any, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.say(opening(1, "k", b"x", last=False))
+    view = client.until(MapUpdate).map
+    answer = plane.request("POST", "/v1/tokens", json={"role": "submitter", "name": "mallory"})
+    monkeypatch.setattr(plane, "endpoint", msgspec.structs.replace(plane.endpoint, token=answer.json()["token"]))
+    other = type(client)(plane)
+    try:
+        for message in (
+            MapArgs(n=2, map=view.id, first=1, args=(b"y",)),
+            CancelMap(n=3, map=view.id),
+            EndCalls(n=4, job=view.job),
+        ):
+            other.say(message)
+            refused = other.until(Refused)
+            assert (refused.n, refused.problem.status, refused.problem.code) == (message.n, 403, "wrong_role")
+        assert plane.request("POST", f"/v1/maps/{view.id}/cancel").status_code == 403
+        other.say(FollowMap(n=5, map=view.id))
+        assert other.until(MapUpdate).map.id == view.id
+        other.say(opening(6, "k", b"x"))  # a key is its owner's: it is another map, with runners of its own
+        while (message := other.until(MapUpdate)).n != 6:
+            pass
+        assert message.map.job != view.job
+    finally:
+        other.close()

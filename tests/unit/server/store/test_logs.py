@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulayer.protocol.records import Kind, encode, encode_json, encode_kernel, encode_text
+from gpulayer.protocol.records import Kind, encode, encode_call, encode_json, encode_kernel, encode_text
 from gpulayer_server.store import logs
-from gpulayer_server.store.logs import log_bytes
+from gpulayer_server.store.logs import joined_log, log_bytes
 
 
 def message(kind: str, **content: object) -> bytes:
@@ -93,3 +93,16 @@ def test_a_long_streams_tail_takes_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert got == 20_000_000
     assert peak < 4_000_000
+
+
+@pytest.mark.parametrize("tail", [None, 0, 1, 4, 5, 9, 12, 100])
+def test_the_runners_of_a_function_one_behind_the_other(tmp_path: Path, tail: int | None) -> None:
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    for number, path in enumerate(paths):
+        out, err = (encode_call(kind, "k.1", number, 0, b"%d\n" % number) for kind in (7, 8))
+        path.write_bytes(out + err)
+    whole = b"0\n0\n1\n1\n2\n2\n"
+    assert b"".join(joined_log(paths, tail=tail)) == (whole if tail is None else whole[-tail:] if tail else b"")
+    assert b"".join(joined_log(paths, stream="stderr", tail=tail)) == (
+        b"0\n1\n2\n" if tail is None else b"0\n1\n2\n"[-tail:] if tail else b""
+    )
