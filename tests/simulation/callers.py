@@ -139,6 +139,10 @@ class Caller(Process):
         elif isinstance(answer, Problem) and answer.code == "args_missing":
             raise Violation(f"calls of {wish.key} were taken, and are not there: {answer}")
 
+    def bring_again(self, key: str) -> None:
+        """Bring the first calls of a map once more: those that are here are passed over."""
+        self.request(self._bring, self.wishes[key], 0)
+
     # ---------------------------------------------------------------- other wishes
 
     def cancel(self, key: str) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulayer.protocol.calls import RAISED, RUNNER_DIED, CallsSpec, FunctionSpec, MapSpec, MapView
-from gpulayer.protocol.types import JobSpec, Requirements, State
+from gpulayer.protocol.calls import (
+    OK,
+    RUNNER_DIED,
+    CallRun,
+    CallsDone,
+    CallsSpec,
+    FunctionSpec,
+    MapSpec,
+    MapView,
+)
+from gpulayer.protocol.types import JobSpec, Outcome, Requirements, State
 from gpulayer_server.core.calls.pool import Pool
-from tests.simulation.clients import spec
+from gpulayer_server.core.events import WorkerSaid
 from tests.simulation.runners import Runner
 from tests.simulation.staging import Make, ended, said, staged
 from tests.simulation.world import World
-
-_LONG = 5000.0  # seconds: longer than anybody looks
 
 
 def calls(name: str = "f", *, priority: int = 0, **options: Any) -> JobSpec:
@@ -130,16 +137,108 @@ def a_control_plane_that_dies_in_mid_map_loses_no_finished_call(make: Make, sile
 @staged()
 def nothing_is_given_out_while_it_is_not_known_what_runs(make: Make) -> None:
     world = make(workers=((1, 0), (1, 0)))
-    call(world, "map", *[30.0] * 4, of=calls(max_runners=2))
-    world.run(5.0)
-    assert len(runners(world)) == 2
-    world.network.part("w0", 4.0)
+    call(world, "map", 60.0, *[1.0] * 3)
+    world.run(8.0)
+    (long,) = [each for each in runners(world) if each.running is not None]
+    world.network.part(long.kernel.machine.name, 4.0)
     world.crash_control_plane(0.5)
     world.run(3.0)
     assert pool_of(world, "map").unheard
-    world.run(150.0)
+    world.run(100.0)
     assert view_of(world, "map").state is State.SUCCEEDED
     assert runs_of(world, "map") == [1] * 4
+    ended(world)
+
+
+@staged()
+def what_runs_while_the_control_plane_is_away_runs_once(make: Make) -> None:
+    world = make(workers=((1, 0), (1, 0), (1, 0)))
+    call(world, "map", 60.0, 10.0, 10.0)
+    world.run(5.0)
+    assert len(runners(world)) == 3
+    world.crash_control_plane(0.5)
+    world.run(80.0)
+    assert view_of(world, "map").state is State.SUCCEEDED
+    assert runs_of(world, "map") == [1] * 3
+    ended(world)
+
+
+@staged()
+def calls_that_never_arrived_are_given_out_again(make: Make) -> None:
+    world = make(workers=((1, 0),))
+    call(world, "first", 0.1)
+    world.run(3.0)
+    agent = world.agents[0]
+    assert agent.end is not None
+    agent.end.peer.dark = True
+    call(world, "map", 0.1)
+    world.run(1.0)
+    assert runs_of(world, "map") == [0]
+    world.network.break_off(agent.end, silent=False)
+    world.run(8.0)
+    assert view_of(world, "map").state is State.SUCCEEDED
+    ended(world)
+
+
+@staged()
+def a_result_that_is_told_twice_counts_once(make: Make) -> None:
+    world = make(workers=((1, 0),))
+    call(world, "map", 0.5, 20.0)
+    world.run(4.0)
+    (runner,) = runners(world)
+    tell_again(world, runner.attempt, view_of(world, "map").id, 0, runner.kernel.machine.name)
+    assert view_of(world, "map").done == 1
+    world.run(1.0)
+    ended(world)
+    assert view_of(world, "map").done == 2
+
+
+def tell_again(world: World, attempt: str, name: str, index: int, worker: str) -> None:
+    """A worker says that a call of a runner is done."""
+    plane = world.control_plane
+    conn = plane.plane.workers[f"id-{worker}"].conn or 0
+    run = CallRun(map=name, first=index, codes=bytes([OK]), data=(f"{attempt} {name} {index}".encode(),))
+    plane.handle(WorkerSaid(conn=conn, messages=(CallsDone(attempt=attempt, runs=(run,)),)))
+    world.run(0.1)
+    world.truth.check_plane(plane.plane)
+
+
+@staged()
+def a_result_that_another_worker_tells_is_refused(make: Make) -> None:
+    world = make(workers=((1, 0), (1, 0)))
+    call(world, "map", 300.0, 300.0, 300.0)
+    world.run(4.0)
+    one, other = runners(world)
+    done = one.running.key[1] if one.running is not None else 0
+    tell_again(world, one.attempt, view_of(world, "map").id, done, other.kernel.machine.name)
+    assert view_of(world, "map").done == 0
+    world.callers[0].cancel("map")
+    ended(world)
+
+
+@staged()
+def calls_that_are_brought_twice_are_there_once(make: Make) -> None:
+    world = make(workers=((1, 0),))
+    call(world, "map", *[3.0] * 9)
+    world.run(2.0)
+    world.callers[0].bring_again("map")
+    world.run(2.0)
+    assert view_of(world, "map").taken == 9
+    ended(world)
+    assert runs_of(world, "map") == [1] * 9
+
+
+@staged()
+def a_job_lives_on_when_its_only_runner_fails(make: Make) -> None:
+    world = make(workers=((1, 0),))
+    call(world, "map", *[1.0] * 6, of=calls(max_runners=1))
+    world.run(4.0)
+    (runner,) = runners(world)
+    world.agents[0].runs[runner.attempt].end_as(Outcome(state=State.FAILED, problem="no space is left"))
+    world.run(30.0)
+    view = view_of(world, "map")
+    assert view.state is State.SUCCEEDED
+    assert len(world.control_plane.plane.jobs[view.job].tasks) == 2
     ended(world)
 
 
@@ -228,198 +327,3 @@ def what_a_given_up_runner_did_after_all_is_refused(make: Make) -> None:
     ended(world)
     attempts = {data.decode().split()[0] for _, data in world.truth.calls.results.values()}
     assert runner.attempt not in attempts
-
-
-# ---------------------------------------------------------------- ends
-
-
-@staged()
-def a_call_that_raises_is_tried_again_and_stops_its_map_then(make: Make) -> None:
-    world = make(workers=((1, 0),))
-    call(world, "map", 0.1, 0.1, deed="raise", retries=2, backoff_s=1.0)
-    world.run(2.0)
-    assert view_of(world, "map").state is State.RUNNING
-    world.run(8.0)
-    view = view_of(world, "map")
-    assert (view.state, view.failed_index, view.failed_code) == (State.FAILED, 1, RAISED)
-    assert runs_of(world, "map") == [1, 3]
-    call(world, "again", 0.1)
-    world.run(2.0)
-    assert view_of(world, "again").state is State.SUCCEEDED
-    ended(world)
-
-
-@staged()
-def a_map_that_is_cancelled_frees_its_runner_for_the_next(make: Make) -> None:
-    world = make(workers=((1, 0),))
-    call(world, "map", *[_LONG] * 5)
-    world.run(3.0)
-    (runner,) = runners(world)
-    world.callers[0].cancel("map")
-    world.run(2.0)
-    assert view_of(world, "map").state is State.CANCELLED
-    call(world, "next", 0.1)
-    world.run(3.0)
-    assert view_of(world, "next").state is State.SUCCEEDED
-    assert runners(world) == [runner]
-    ended(world)
-    assert sum(runs_of(world, "map")) == 1
-
-
-@staged()
-def a_cancel_is_heard_by_a_worker_that_was_away(make: Make) -> None:
-    world = make(workers=((1, 0),))
-    call(world, "map", _LONG, _LONG)
-    world.run(3.0)
-    world.network.part("w0", 8.0)
-    world.run(1.0)
-    agent = world.agents[0]
-    if agent.end is not None:
-        world.network.break_off(agent.end, silent=False)
-    world.run(2.0)
-    world.callers[0].cancel("map")
-    world.run(10.0)
-    call(world, "next", 0.1)
-    world.run(8.0)
-    assert view_of(world, "next").state is State.SUCCEEDED
-    ended(world)
-
-
-@staged()
-def runners_whose_job_is_cancelled_are_gone(make: Make) -> None:
-    world = make(workers=((2, 0),))
-    call(world, "map", *[_LONG] * 5)
-    world.run(5.0)
-    assert len(runners(world)) == 2
-    world.callers[0].cancel_job(view_of(world, "map").job)
-    world.run(10.0)
-    assert runners(world) == []
-    assert view_of(world, "map").state is State.CANCELLED
-    assert world.truth.views[view_of(world, "map").job].state is State.CANCELLED
-    ended(world)
-
-
-@staged()
-def an_idle_runner_ends_by_itself(make: Make) -> None:
-    world = make(workers=((1, 0),))
-    call(world, "map", 0.1, of=calls(idle_timeout_s=5.0))
-    world.run(4.0)
-    assert len(runners(world)) == 1
-    world.run(8.0)
-    assert runners(world) == []
-    assert world.truth.views[view_of(world, "map").job].state is State.SUCCEEDED
-    ended(world)
-
-
-@staged()
-def a_map_that_nobody_could_run_is_rejected_with_reasons(make: Make) -> None:
-    world = make(workers=((1, 0),))
-    spec_of = JobSpec(
-        calls=CallsSpec(function=FunctionSpec(name="g", qualname="g")),
-        requirements=Requirements(accelerator="cuda", devices=1),
-    )
-    call(world, "map", 0.1, of=spec_of)
-    world.run(70.0)
-    view = view_of(world, "map")
-    assert (view.state, bool(view.reasons)) == (State.REJECTED, True)
-    ended(world)
-
-
-# ---------------------------------------------------------------- others
-
-
-@staged()
-def an_idle_runner_makes_room(make: Make) -> None:
-    world = make(workers=((1, 0),))
-    call(world, "map", 0.1)
-    world.run(3.0)
-    assert len(runners(world)) == 1
-    world.clients[0].submit("job", spec(1.0, command=True))
-    world.run(3.0)
-    assert runners(world) == []
-    ended(world)
-    assert [view.state for view in world.truth.views.values() if view.kind == "command"] == [State.SUCCEEDED]
-
-
-@staged()
-def busy_runners_make_room_for_another_owner_and_nothing_runs_twice(make: Make) -> None:
-    world = make(workers=((3, 0),), owners=2)
-    call(world, "map", *[4.0] * 20)
-    world.run(5.0)
-    assert len(runners(world)) == 3
-    world.clients[1].submit("job", spec(3.0, command=True))
-    world.run(12.0)
-    assert len(said(world, "cp", "sends", "EndRunner(")) == 1
-    programs = [each for each in world.truth.programs.values() if not isinstance(each, Runner)]
-    assert len(programs) == 1
-    world.run(60.0)
-    assert runs_of(world, "map") == [1] * 20
-    ended(world)
-
-
-@staged()
-def runners_that_are_let_go_of_end_after_their_last_call(make: Make) -> None:
-    world = make(workers=((1, 0),))
-    call(world, "map", 3.0, 3.0)
-    world.run(3.0)
-    job = view_of(world, "map").job
-    world.callers[0].let_go(job)
-    world.run(1.0)
-    assert len(runners(world)) == 1
-    world.run(10.0)
-    assert runners(world) == []
-    assert view_of(world, "map").state is State.SUCCEEDED
-    call(world, "next", 0.1)
-    world.run(3.0)
-    assert view_of(world, "next").job != job
-    ended(world)
-
-
-# ---------------------------------------------------------------- objects
-
-
-@staged()
-def an_object_keeps_its_runner_and_its_order(make: Make) -> None:
-    world = make(workers=((2, 0), (2, 0)))
-    of = calls(stateful=True, instance="i")
-    call(world, "one", *[0.3] * 4, of=of)
-    call(world, "two", *[0.3] * 4, of=of)
-    world.run(8.0)
-    assert len(runners(world)) == 1
-    assert [view_of(world, key).state for key in ("one", "two")] == [State.SUCCEEDED] * 2
-    order = [line.split("runs call")[1] for line in said(world, "runs call")]
-    assert order == sorted(order)
-    ended(world)
-
-
-@staged()
-def an_object_whose_runner_dies_fails_its_calls_for_good(make: Make) -> None:
-    world = make(workers=((1, 0),))
-    of = calls(stateful=True, instance="i")
-    call(world, "map", *[2.0] * 4, of=of)
-    world.run(4.0)
-    (runner,) = runners(world)
-    runner.kernel.die()
-    world.run(5.0)
-    view = view_of(world, "map")
-    assert (view.state, view.failed_code) == (State.FAILED, RUNNER_DIED)
-    call(world, "later", 0.1, of=of)
-    world.run(3.0)
-    assert world.callers[0].wishes["later"].refused
-    assert runners(world) == []
-    ended(world)
-
-
-@staged()
-def an_object_waits_for_its_machine(make: Make) -> None:
-    world = make(workers=((1, 0), (1, 0)))
-    of = calls(stateful=True, instance="i")
-    call(world, "map", *[20.0] * 3, of=of)
-    world.run(4.0)
-    (runner,) = runners(world)
-    world.network.part(runner.kernel.machine.name, 100.0)
-    world.run(200.0)
-    assert runners(world) == [runner]
-    assert view_of(world, "map").state is State.SUCCEEDED
-    assert runs_of(world, "map") == [1] * 3
-    ended(world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -52,8 +53,9 @@ from gpulayer.protocol.records import Splitter, decode_call
 from gpulayer.protocol.types import JobSpec
 from gpulayer.protocol.values import calls as values
 from gpulayer.source.blobs import Blobs
+from gpulayer_worker.keeper.spawning import KEEPER_VARIABLE
 from tests.support.deployment import Worker
-from tests.support.processes import MARKER, PATIENCE_S, marked, until, wait_for_end
+from tests.support.processes import MARKER, PATIENCE_S, marked, wait_for_end
 
 T = TypeVar("T")
 
@@ -133,8 +135,6 @@ class FakePlane:
         self.send(Calls(attempt=attempt, batches=(batch,)))
 
     def _put(self, data: memoryview) -> str:
-        import hashlib
-
         digest = hashlib.sha256(data).hexdigest()
         self.blobs.put(digest, [bytes(data)])
         return digest
@@ -254,8 +254,6 @@ class FakePlane:
 
     def processes(self) -> dict[int, str]:
         """Every living process of the worker."""
-        from gpulayer_worker.keeper.spawning import KEEPER_VARIABLE
-
         keys = {self.worker.key} if self.worker is not None else set[str]()
         return marked({MARKER: {self.run}, KEEPER_VARIABLE: keys}, self.folder)
 
@@ -279,6 +277,3 @@ class FakePlane:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-__all__ = ["FakePlane", "function", "until"]

@@ -18,6 +18,7 @@ EQUIVALENT: dict[str, str] = {
     "linkcore.Link._local:5": f"{_RESEND}: the session is known to have ended",
     "fleet._verdict:3-never": "the worker says right after the welcome what its hello said: no process is left",
     # ------------------------------------------------------------ written twice
+    "plane.Plane.handle:4-always": "who waits is looked at once more than needed",
     "jobs.cancel:3-always": "of what has ended a row is committed once more, with a wish at which nobody looks",
     "attempts.started:1": "the same rows are committed once more",
     "sessions.close:1-always": "of two wishes to end a session the later gives the reason, and both are true",

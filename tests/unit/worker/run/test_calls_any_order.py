@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from gpulayer.protocol.calls import CallRange, CallsAccepted, CallsDone, CallsReturned, RecallCalls
 from gpulayer_worker import link
 from gpulayer_worker.run import callstelling
-from tests.support.callsworld import ATTEMPT, Host, record, spec
+from tests.support.callsworld import ATTEMPT, Host, spec
+from tests.support.fakerunner import record
 
 _TOTAL = 30
 _PLAIN = ("begins", "ends", "flushes", "busy", "plane", "back", "load", "dies", "agent", "lost", "replaced")

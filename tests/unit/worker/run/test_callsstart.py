@@ -13,7 +13,8 @@ from gpulayer.protocol.messages import Assign
 from gpulayer.protocol.types import CommandSpec, Device, JobSpec, Outcome, State
 from gpulayer.source.blobs import Span
 from gpulayer_worker.run.callsstart import Idle, Spending, calls_of, start_of
-from tests.support.callsworld import Host, record, spec
+from tests.support.callsworld import Host, spec
+from tests.support.fakerunner import record
 
 
 def assign(calls: CallsSpec, **more: Any) -> Assign:
