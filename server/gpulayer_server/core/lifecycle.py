@@ -10,7 +10,7 @@ from gpulayer.protocol.types import TERMINAL, State
 #: (from, to) -> when. Nothing else moves a task.
 MOVES: dict[tuple[State, State], str] = {
     (State.QUEUED, State.ASSIGNED): "a worker fits and has room",
-    (State.QUEUED, State.CANCELLED): "a person cancels",
+    (State.QUEUED, State.CANCELLED): "a person cancels, or it is a runner that nobody needs any more",
     (State.QUEUED, State.FAILED): "another machine of its job had begun when this one could not",
     (State.QUEUED, State.REJECTED): "no worker could take it, or a job that it waits for did not succeed",
     (State.ASSIGNED, State.RUNNING): "the worker says: its first record is in the spool",
