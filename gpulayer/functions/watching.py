@@ -31,6 +31,7 @@ class Watch:
         self._names: list[tuple[Mapping[str, Any], str, Any]] = []
         self._codes: list[tuple[FunctionType, CodeType, Any, Any]] = []
         self._cells: list[tuple[Any, Any]] = []
+        self._classes: list[tuple[type, list[str]]] = []
         self._modules = {"__main__", "__mp_main__", getattr(root, "__module__", None)}
         self._seen: dict[int, Any] = {}  # kept, so that each keeps its id
         self._follow(root)
@@ -50,6 +51,9 @@ class Watch:
                 return False
         for cell, value in self._cells:
             if _held(cell) is not value:
+                return False
+        for made, names in self._classes:
+            if _own(made) != names:
                 return False
         return not self._changing or self._pack(self._changing) == self._packed
 
@@ -93,11 +97,17 @@ class Watch:
             yield value
 
     def _class(self, made: type) -> Iterator[Any]:
+        self._classes.append((made, _own(made)))
         for name, value in made.__dict__.items():
             if name not in _OF_EVERY_CLASS:
                 self._names.append((made.__dict__, name, value))
                 yield value
         yield from made.__bases__
+
+
+def _own(made: type) -> list[str]:
+    """The attributes that a class has by itself, but those that Python adds and changes on its own account."""
+    return [name for name in made.__dict__ if not name.startswith("__")]
 
 
 def _wrapped(value: Any) -> list[Any]:

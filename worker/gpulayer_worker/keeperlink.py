@@ -79,8 +79,15 @@ class KeeperLink:
         self._flush_due = False
 
     async def start(self) -> None:
-        """Connect, and go on connecting as long as the agent lives."""
-        await self._connect()
+        """Connect, and go on connecting as long as the agent lives.
+
+        Raises KeeperError where the keeper that started us is gone already, and no other can be started.
+        """
+        try:
+            await self._connect()
+        except KeeperGone as error:
+            log.warning("%s: starting a new one", error)
+            await self._start_and_connect()
         self._listening = asyncio.create_task(self._listen())
 
     async def close(self, code: int | None = None) -> None:

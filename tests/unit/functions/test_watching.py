@@ -94,3 +94,11 @@ def test_through_a_decorator(session: Session) -> None:
     assert watch.unchanged()
     session.cell("RATE = 2")
     assert not watch.unchanged()
+
+
+def test_an_attribute_that_a_class_gets_is_a_change(session: Session) -> None:
+    watch = watched(session)
+    session.cell("Base.__doc__ = 'told'")
+    assert watch.unchanged()
+    session.cell("Base.added = 3")
+    assert not watch.unchanged()

@@ -276,3 +276,14 @@ def test_a_program_is_dropped_once(keepers: Keepers) -> None:
         assert [each for each in keepers.clients[0].sent if each["op"] == "drop"] == [{"op": "drop", "ids": ["a"]}]
 
     run(keepers, check)
+
+
+def test_an_agent_whose_keeper_died_before_it_came_starts_another(keepers: Keepers) -> None:
+    keepers.connects = [KeeperGone("gone")]
+
+    async def check(link: KeeperLink) -> None:
+        assert keepers.started == 1
+        await link.signal("a", signal.SIGTERM)
+        assert keepers.clients[-1].signals == [("a", signal.SIGTERM)]
+
+    run(keepers, check)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
 
 _WORTH_S = 0.2  # another runner is begun for what would take longer than this with those that are there
-_NOT_WORTH_S = 0.1  # and one that waits for a place is let go of for less than this
 _PROBE_S = 0.1  # of calls of which nothing is known: after so long they are known to be no short ones
 _MOST_FAILURES = 3  # runners that could not be had, one after the other: then nobody goes on to try
 _AGAIN_S = 1.0  # before the second is tried; twice as much before each further one
@@ -242,12 +241,14 @@ def _let_go(plane: Plane, task: Task, now: float, out: Effects) -> None:
 
 
 def _wanted(pool: Pool, now: float) -> bool:
-    """Whether those that wait for a place are wanted still."""
+    """Whether those that wait for a place are wanted still: what is left goes up and down, so they are for as long as
+    anything waits.
+    """
     if not pool.maps:
         return False
     if not pool.ready:
         return not pool.usable or pool.waiting > 0 or bool(pool.unheard)
-    return pool.waiting > 0 and _takes(pool, pool.ready * _NOT_WORTH_S) is not False
+    return pool.waiting > 0
 
 
 def _wants_another(plane: Plane, pool: Pool, now: float) -> bool:
