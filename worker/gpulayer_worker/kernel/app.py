@@ -46,6 +46,7 @@ class SpoolKernelApp(IPKernelApp):
         """Opens the iopub channel, to which nobody listens, and takes its messages."""
         super().init_iopub(context)
         self.interrupts = Interrupts()
+        self.interrupts.keep()
         self.tee = Tee(self.session, self.records, self.spool, self.failpoints.reach, self.interrupts)
         self.tee.attach(self.iopub_thread)
         self.children = Children(self.tee, self.iopub_thread)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _signal  # pyright: ignore[reportMissingImports] the C module has no stub
+import os
 import signal
 import socket
+import sys
 import threading
 from typing import Any
 
@@ -12,6 +14,7 @@ from typing import Any
 _set_handler = _signal.signal
 _get_handler = _signal.getsignal
 _SIGNALS = range(1, 32)
+_AGAIN_S = 0.01  # until an interrupt that Python dropped is sent again
 
 
 class Interrupts:
@@ -27,6 +30,7 @@ class Interrupts:
         self._saved: list[tuple[int, Any]] = []  # signals and the handlers to put back at the end of a section
         self._deferred: list[int] = []  # signals that came inside a section
         self._early = False  # an interrupt came between the arrival of a cell and its start
+        self._cells = 0  # that came
 
     def wake(self, loop: Any) -> None:
         """Has every signal wake the asyncio loop of the main thread: an interrupt has to end what a cell awaits.
@@ -39,9 +43,39 @@ class Interrupts:
         loop.add_reader(self._wake_pair[0], self._wake_pair[0].recv, 4096)
         signal.set_wakeup_fd(self._wake_pair[1].fileno(), warn_on_full_buffer=False)
 
+    def keep(self) -> None:
+        """Has an interrupt that Python would drop come again a moment later.
+
+        It drops what is raised where nobody could catch it: in a `__del__`, or a callback of the garbage collector, of
+        which ipykernel has one.
+        """
+        before = sys.unraisablehook
+
+        def hook(unraisable: Any) -> None:
+            try:
+                if issubclass(unraisable.exc_type, KeyboardInterrupt):
+                    self._come_again()
+                else:
+                    before(unraisable)
+            except KeyboardInterrupt:  # the next one came just here, where it would be dropped, too
+                self._come_again()
+
+        sys.unraisablehook = hook
+
+    def _come_again(self) -> None:
+        again = threading.Timer(_AGAIN_S, self._again, (self._cells,))
+        again.daemon = True
+        again.start()
+
+    def _again(self, cell: int) -> None:
+        """Only the cell that it was meant for: no other one ends by it."""
+        if cell == self._cells:
+            os.kill(os.getpid(), signal.SIGINT)
+
     def remember(self) -> None:
         """From the arrival of a cell on: an interrupt that comes before the cell runs will be meant for it."""
         self._early = False
+        self._cells += 1
         self._install(self._note_early)
 
     def admit(self) -> bool:

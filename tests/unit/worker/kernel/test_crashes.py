@@ -54,6 +54,36 @@ def test_an_interrupt_ends_an_await(kernel: Any) -> None:
     assert kernel.run("1").reply["status"] == "ok"
 
 
+@pytest.mark.parametrize("made", ["gc.callbacks.append(busy)", "Busy.__del__ = busy"], ids=["collector", "del"])
+def test_an_interrupt_that_nobody_could_catch_comes_again(kernel: Any, made: str) -> None:
+    output = kernel.send(f"""
+import gc, time
+def busy(*_):
+    global inside
+    inside += 1
+    if inside < 100:
+        time.sleep(0.002)  # so long nearly all of the time is spent where an interrupt is dropped
+inside = 0
+class Busy: pass
+{made}
+print('first')
+try:
+    while True:
+        Busy()
+        if inside < 100:
+            gc.collect(0)
+finally:
+    gc.callbacks[:] = [each for each in gc.callbacks if each is not busy]
+    del Busy
+""")
+    kernel.wait(output, lambda: output.text() == "first\n")
+    kernel.interrupt()
+    kernel.wait(output, lambda: output.ended)
+    assert output.error()[0] == output.reply["ename"] == "KeyboardInterrupt"
+    assert output.text() == "first\n"
+    assert kernel.run("1").reply["status"] == "ok"
+
+
 def test_an_interrupt_between_busy_and_the_cell_is_not_lost(kernel: Any) -> None:
     with kernel.failpoint("kernel.started") as point:
         output = kernel.send("while True: pass")
