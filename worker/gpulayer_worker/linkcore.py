@@ -124,7 +124,7 @@ class Link:
         out: list[Effect] = []
         self._now = now
         if self._leases.over(self._now):
-            self._end_leases(out)
+            self._end_leases(event, out)
         match event:
             case SpoolGrew(attempt=name, end=end):
                 self._grew(name, end, out)
@@ -399,13 +399,18 @@ class Link:
         if overdue:
             self._tell_ahead(out)
 
-    def _end_leases(self, out: list[Effect]) -> None:
-        """End leased attempts before another worker may be given them. Their results are given up."""
+    def _end_leases(self, event: Event, out: list[Effect]) -> None:
+        """End leased attempts before another worker may be given them. Their results are given up.
+
+        Of one that `event` tells the end of, nothing is left to end: a machine that wakes may hear that first.
+        """
+        over = event.attempt if isinstance(event, (Ended, GaveBack, Gone)) else ""
         for held in self.held.values():
             if held.assign.leased and held.live and not held.recorded:
                 held.recorded = True
                 out.append(Persist(attempt=held.assign.attempt))
-                self._kill(held, "its lease ended: no word from the control plane", out)
+                if held.assign.attempt != over:
+                    self._kill(held, "its lease ended: no word from the control plane", out)
 
     def _kill(self, held: Held, why: str, out: list[Effect]) -> None:
         held.killed = True

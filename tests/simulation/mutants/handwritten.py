@@ -388,8 +388,8 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "lease-end-is-failure": (
         "gpulayer_worker.linkcore",
         "                held.recorded = True\n                out.append(Persist(attempt=held.assign.attempt))\n"
-        '                self._kill(held, "its lease',
-        '                self._kill(held, "its lease',
+        "                if held.assign.attempt != over:",
+        "                if held.assign.attempt != over:",
     ),
     "lease-anew-with-the-agent": ("gpulayer_worker.linkcore", "RESUMED_LEASE_S = 5.0", "RESUMED_LEASE_S = 60.0"),
     "session-end-untold": (
