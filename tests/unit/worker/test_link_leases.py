@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpulayer.protocol.messages import (
     EndSession,
     HeartbeatAck,
@@ -18,6 +20,7 @@ from gpulayer_worker.link import (
     Connected,
     Disconnected,
     Ended,
+    GaveBack,
     Gone,
     Held,
     Kill,
@@ -210,3 +213,20 @@ def test_results_after_the_end_of_a_lease_are_not_sent():
     assert (wire.sent(), wire.spans()) == ([], [])
     wire.do(Gone(attempt="a"))
     assert wire.sent() == [Released(attempt="a")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        GaveBack(attempt="a", reason="it can't be started here"),
+        Ended(attempt="a", end=0, outcome=DONE, gone=True),
+        Gone(attempt="a"),
+    ],
+    ids=["given back", "ended", "gone"],
+)
+def test_of_an_attempt_that_ends_as_its_lease_does_nothing_is_left_to_end(end):
+    wire = leased()
+    wire.hear(assign("b", leased=True))
+    wire.now = 100.0  # the machine slept: this is the first that is heard
+    wire.do(end)
+    assert [kill.attempt for kill in wire.found(Kill)] == ["b"]
