@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from gpulayer.client.errors import ControlPlaneError
@@ -13,7 +13,6 @@ from gpulayer.functions.running import Run
 from gpulayer.protocol.calls import MapSpec, MapView
 
 R = TypeVar("R")
-Opener = Callable[[], Run]
 
 _ANSWER_S = 60.0
 _LAST_WORD_S = 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpulayer.client.submission import Source
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PLACEMENT = frozenset(each.name for each in fields(Needs))
 
 
 class CallRefused(GpulayerError, TypeError):

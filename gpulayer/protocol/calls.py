@@ -20,8 +20,6 @@ OK, RAISED, VALUE_REFUSED, TIMED_OUT, RUNNER_DIED, NOT_RUN = range(6)
 MESSAGE_BYTES = 256 * 1024
 #: Calls in one message at most.
 MESSAGE_CALLS = 512
-#: The bound on the inline bytes of one call's arguments or result: what is larger is a blob.
-CALL_BYTES = 8 * 1024 * 1024
 
 
 class Piece(Struct, frozen=True, kw_only=True):

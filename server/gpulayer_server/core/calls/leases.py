@@ -307,19 +307,18 @@ def add(plane: Plane, pool: Pool, now: float, out: Effects, *, asleep: bool = Fa
 
 def _wake(plane: Plane, pool: Pool) -> None:
     """Calls wait: so does the lease that was left for them."""
-    for name, (due, task) in list(pool.later.items()):
-        if due == math.inf:
-            del pool.later[name]
-            plane.enqueue(task)
+    _enqueue(plane, pool, [name for name, (due, _) in pool.later.items() if due == math.inf])
 
 
 def look_at_later(plane: Plane, now: float) -> None:
     """Time passed: let those wait for a place that were not to yet."""
     for pool in plane.calls.by_job.values():
-        for name, (due, task) in list(pool.later.items()):
-            if due <= now:
-                del pool.later[name]
-                plane.enqueue(task)
+        _enqueue(plane, pool, [name for name, (due, _) in pool.later.items() if due <= now])
+
+
+def _enqueue(plane: Plane, pool: Pool, names: list[str]) -> None:
+    for name in names:
+        plane.enqueue(pool.later.pop(name)[1])
 
 
 def tick(plane: Plane, out: Effects) -> None:
