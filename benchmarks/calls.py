@@ -53,7 +53,7 @@ class Sizes:
     naps_s: float = 12.0  # all of them one after the other
     cpu_count: int = 20_000
     slow: int = 2  # at most so many of each for peers without a goal
-    settle_s: float = 10.0  # so long for the machine to come to rest before each
+    settle_s: float = 4.0  # so long for the machine to come to rest before each
 
 
 QUICK = Sizes(
@@ -99,10 +99,14 @@ class Bench:
             return None
 
     def settle(self) -> None:
-        """Wait until the machine does little: what one of them leaves to be done is not the next one's to pay."""
+        """Wait until the machine does little, or no less than before: peers that poll never let it rest.
+
+        What one of them leaves to be done is not the next one's to pay.
+        """
         deadline = time.monotonic() + self.sizes.settle_s
-        while psutil.cpu_percent(_LOOK_S) > _BUSY_PERCENT and time.monotonic() < deadline:
-            pass
+        before, busy = 100.0, psutil.cpu_percent(_LOOK_S)
+        while _BUSY_PERCENT < busy < before and time.monotonic() < deadline:
+            before, busy = busy, psutil.cpu_percent(_LOOK_S)
 
     def drop(self, who: str, error: CallsFailed) -> None:
         """Go on without a peer that failed. Raises the error if it is not a peer."""

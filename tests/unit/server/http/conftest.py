@@ -35,6 +35,7 @@ from gpulayer.protocol.messages import (
 from gpulayer.protocol.records import encode_text
 from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory, Outcome, State
 from gpulayer_server.service import Service
+from tests.support.tokens import Joined
 
 PATIENCE_S = 30
 INVENTORY = Inventory(host="h", os="linux", arch="x", cpu_cores=1, ram_bytes=1, python="3")
@@ -221,3 +222,17 @@ def new_client(plane: Plane) -> Iterator[Callable[..., Client]]:
     yield new
     for client in made:
         client.close()
+
+
+@pytest.fixture
+def connected(plane: Any) -> Any:
+    """Makes workers that are connected by their credentials."""
+    opened: list[Joined] = []
+
+    def new(*arguments: Any, **more: Any) -> Joined:
+        opened.append(Joined(plane, *arguments, **more))
+        return opened[-1]
+
+    yield new
+    for worker in opened:
+        worker.close()
