@@ -16,6 +16,7 @@ from gpulayer.protocol.messages import (
     WorkerMessage,
 )
 from gpulayer.protocol.types import Requirements, State
+from gpulayer_server.core.assigning import session_mismatch
 from gpulayer_server.core.events import (
     CancelWanted,
     Effects,
@@ -28,7 +29,6 @@ from gpulayer_server.core.events import (
     WorkerSaid,
 )
 from gpulayer_server.core.explaining import known
-from gpulayer_server.core.placing import session_mismatch
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.core.state import Attempt, Job, Session, Worker
 from gpulayer_server.scheduling.match import fits, has_room, unmet

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
-from gpulayer.protocol.messages import Assign
-from gpulayer.protocol.types import Device, Reason, State
 from gpulayer_server.core import reserving, waiting
-from gpulayer_server.core.calls import leases
+from gpulayer_server.core.assigning import NOBODY, assign, into_session, open_session
 from gpulayer_server.core.ending import reject
 from gpulayer_server.core.events import Effects
 from gpulayer_server.core.explaining import known
-from gpulayer_server.core.state import Attempt, Job, Session, Task, Worker
+from gpulayer_server.core.state import Job, Task, Worker
 from gpulayer_server.scheduling import gang, match
 from gpulayer_server.scheduling.fair import Turns
-from gpulayer_server.scheduling.match import explain, unmet
+from gpulayer_server.scheduling.match import explain
 from gpulayer_server.scheduling.queue import Order
 from gpulayer_server.scheduling.room import Pick
 from gpulayer_server.scheduling.wants import SESSION, Line, Wants, demands
@@ -27,7 +25,6 @@ from gpulayer_server.scheduling.wants import SESSION, Line, Wants, demands
 if TYPE_CHECKING:
     from gpulayer_server.core.plane import Plane
 
-_NOBODY = "no eligible worker"
 _MANY = 8  # where more workers have something free, the index is asked instead of each of them
 
 
@@ -194,7 +191,7 @@ class _Round:
         job = plane.jobs[task.job]
         session = plane.session_of.get(line.session) if line.session is not None else None
         if session is not None:
-            return _into_session(plane, job, task, session, self.now, self.out)
+            return into_session(plane, job, task, session, self.now, self.out)
         wants = line.wants if line.wants is not None else self.room.wants(job.spec.requirements)
         if plane.limits and waiting.over_limit(plane, line.owner, wants):
             plane.limited.setdefault(line.owner, {})[line] = None
@@ -214,10 +211,10 @@ class _Round:
     def _give(self, job: Job, task: Task, pick: Pick[Worker], nodes: tuple[str, ...] = ()) -> None:
         plane = self.plane
         if job.spec.command is None and job.session_key is not None:
-            session = _open_session(plane, job, pick, self.now, self.out)
-            _assign(plane, job, task, pick.worker, session.devices, session, self.now, self.out)
+            session = open_session(plane, job, pick, self.now, self.out)
+            assign(plane, job, task, pick.worker, session.devices, session, self.now, self.out)
         else:
-            _assign(plane, job, task, pick.worker, pick.devices, None, self.now, self.out, nodes)
+            assign(plane, job, task, pick.worker, pick.devices, None, self.now, self.out, nodes)
         if plane.reservations:
             reserving.drop(plane, task.id)
 
@@ -294,113 +291,14 @@ class _Round:
         return self.room.fits(wants, worker) and bool(match.slotless(wants.requirements, (worker,)))
 
 
-# ---------------------------------------------------------------- sessions
-
-
-def _into_session(plane: Plane, job: Job, task: Task, session: Session, now: float, out: Effects) -> bool:
-    """Place a cell into its session, which its first cell opened."""
-    worker = plane.workers[session.worker]
-    unfit = session_mismatch(job, session, worker)
-    if unfit is not None:
-        reject(plane, task, (unfit,), _NOBODY, now, out)
-        return True
-    if session.closing or session.running is not None or worker.conn is None:
-        return False
-    _assign(plane, job, task, worker, session.devices, session, now, out)
-    return True
-
-
-def session_mismatch(job: Job, session: Session, worker: Worker) -> Reason | None:
-    """A session keeps the place that its first cell chose; a cell that asks for another is rejected."""
-    wanted = job.spec.requirements
-    reasons = unmet(wanted, worker)
-    held = sum(1 for device in session.devices if device.kind == wanted.device_kind)
-    if not reasons and held >= wanted.device_count:
-        return None
-    why = reasons[0].text if reasons else f"it holds {held} {wanted.device_kind} device(s)"
-    text = f"session {session.name!r} lives on {worker.name}: {why}; release it first, or leave the option out"
-    return Reason(worker=worker.name, code="session", text=text)
-
-
-def _open_session(plane: Plane, job: Job, pick: Pick[Worker], now: float, out: Effects) -> Session:
-    owner, name = job.session_key or ("", "")
-    session = Session(
-        id=plane.new_name("s"),
-        name=name,
-        owner=owner,
-        worker=pick.worker.id,
-        devices=pick.devices,
-        opened_at=now,
-        requirements=job.spec.requirements,
-        idle_timeout_s=job.spec.cell.idle_timeout_s if job.spec.cell is not None else 0.0,
-    )
-    plane.sessions[session.id] = session
-    plane.session_of[session.key] = session
-    waiting.take(plane, pick.worker, session.id, session.claim())
-    out.put(session)
-    return session
-
-
-# ---------------------------------------------------------------- placed, rejected
-
-
-def _assign(
-    plane: Plane,
-    job: Job,
-    task: Task,
-    worker: Worker,
-    devices: tuple[Device, ...],
-    session: Session | None,
-    now: float,
-    out: Effects,
-    nodes: tuple[str, ...] = (),
-) -> None:
-    plane.queue.remove(task.id)
-    task.move(State.ASSIGNED)
-    task.attempts += 1
-    attempt = Attempt(
-        id=plane.new_name(job.id),
-        task=task.id,
-        n=job.n,
-        index=task.index,
-        number=task.attempts,
-        worker=worker.id,
-        session=session.id if session else None,
-        devices=devices,
-        assigned_at=now,
-    )
-    task.attempt = attempt
-    plane.attempts[attempt.id] = attempt
-    if session is None:
-        waiting.take(plane, worker, attempt.id, attempt.claim(job))
-    else:
-        session.running, session.idle_since = attempt.id, None
-        ended = None if session.used else plane.ended_sessions.get(session.key)
-        if ended is not None:
-            task.notes = (f"session {session.name!r} had ended ({ended}): its state is fresh",)
-    if job.pool is not None:
-        leases.assigned(plane, job.pool, task, attempt, worker)
-    out.put(task, attempt)
-    out.changed.add(job.id)
-    message = Assign(
-        attempt=attempt.id,
-        job=job.id,
-        index=task.index,
-        in_array=bool(job.spec.array),
-        spec=job.travelling(),
-        devices=devices,
-        session=attempt.session,
-        leased=job.spec.leased,
-        nodes=nodes,
-    )
-    out.send(worker.conn, message)
+# ---------------------------------------------------------------- rejected
 
 
 def _reject_if_impossible(plane: Plane, line: Line, wants: Wants[Worker], task: Task, now: float, out: Effects) -> bool:
     """Reject a task that no worker could take; False: it waits."""
     if line.patient or now < plane.local_expected_until or _could(plane, wants, now):
         return False
-    reject(plane, task, explain(wants.requirements, known(plane, now)), _NOBODY, now, out)
+    reject(plane, task, explain(wants.requirements, known(plane, now)), NOBODY, now, out)
     return True
 
 

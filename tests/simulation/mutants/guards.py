@@ -17,7 +17,7 @@ _CORE = "gpulayer_server.core"
 _SCHEDULING = "gpulayer_server.scheduling"
 _CORE_MODULES = (
     *("plane", "jobs", "attempts", "ending", "gangs", "fleet", "condition", "sessions", "placing", "waiting", "state"),
-    "machine",
+    *("assigning", "machine"),
 )
 MODULES = (
     *(f"{_CORE}.{name}" for name in _CORE_MODULES),

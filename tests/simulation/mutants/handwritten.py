@@ -197,19 +197,19 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     ),
     "fresh-state-untold": (f"{_CORE}.sessions", "plane.ended_sessions[session.key] = session.reason", "pass"),
     "two-cells-in-a-session": (
-        f"{_CORE}.placing",
+        f"{_CORE}.assigning",
         "session.closing or session.running is not None or",
         "session.closing or",
     ),
     "assigned-to-nobody": (
-        f"{_CORE}.placing",
+        f"{_CORE}.assigning",
         "session.running is not None or worker.conn is None",
         "session.running is not None",
     ),
-    "attempt-not-stored": (f"{_CORE}.placing", "    out.put(task, attempt)\n", "    out.put(task)\n"),
-    "session-not-stored": (f"{_CORE}.placing", "    out.put(session)\n", ""),
+    "attempt-not-stored": (f"{_CORE}.assigning", "    out.put(task, attempt)\n", "    out.put(task)\n"),
+    "session-not-stored": (f"{_CORE}.assigning", "    out.put(session)\n", ""),
     "slot-not-taken": (
-        f"{_CORE}.placing",
+        f"{_CORE}.assigning",
         "        waiting.take(plane, worker, attempt.id, attempt.claim(job))\n",
         "        pass\n",
     ),
@@ -265,7 +265,7 @@ _TABLE: dict[str, tuple[str, str, str]] = {
     "session-claim-not-stored": ("gpulayer_server.store.rows", "_pack(r.requirements))", "_pack(Requirements()))"),
     # ------------------------------------------------------------ arrays, jobs after others, ends with the release
     "index-lost": (
-        f"{_CORE}.placing",
+        f"{_CORE}.assigning",
         "        index=task.index,\n        in_array",
         "        index=0,\n        in_array",
     ),
