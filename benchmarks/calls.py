@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.callswork import joined
+from benchmarks.callswork.cold import compile_ours
 from benchmarks.callswork.figures import OURS, PEERS, POOL, POOL64, TCP, Samples, beside, rows, uneven
 from benchmarks.callswork.rival import CallsFailed, Rival
 from benchmarks.home import Home
@@ -190,6 +191,7 @@ def _environment(scratch: Path, home: Home | None = None, *path: Path) -> dict[s
 
 def cold(bench: Bench) -> None:
     """From the start of a program to the first result."""
+    compile_ours()
     for repeat in range(bench.sizes.colds):
         for who in (OURS, POOL, *PEERS.values()):
             if who in PEERS.values() and (who not in bench.peers or repeat >= max(bench.sizes.slow, 1)):

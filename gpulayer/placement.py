@@ -299,11 +299,11 @@ BY_KEYWORD = {option.keyword: option for option in OPTIONS}
 _values = attrgetter(*BY_KEYWORD)
 
 
-def known_keywords(function: str, given: Iterable[str]) -> None:
-    """Raises TypeError, with the near one, where a function was called with a keyword that is not of placement."""
+def known_keywords(function: str, given: Iterable[str], own: Iterable[str] = ()) -> None:
+    """Raises TypeError, with the near one, for a keyword that is not of placement; `own`: others that it has."""
     for keyword in given:
         if keyword not in BY_KEYWORD:
-            near = next(iter(difflib.get_close_matches(keyword, BY_KEYWORD, n=1)), "")
+            near = next(iter(difflib.get_close_matches(keyword, [*own, *BY_KEYWORD], n=1)), "")
             hint = f"; did you mean {near}?" if near else ""
             raise TypeError(f"{function}() got an unexpected keyword argument {keyword!r}{hint}")
 

@@ -16,7 +16,8 @@ from gpulayer.words import (
     SYMBOLS,
     WORDS,
     ago,
-    calls_of,
+    calls_line,
+    calls_were,
     device_name,
     devices_short,
     duration,
@@ -193,7 +194,7 @@ def _job(job: JobView, now: float) -> Row:
     elif job.progress and not job.terminal and not is_warm(job):
         below = [job.progress]
     if job.calls is not None and job.calls.calls and job.state is not State.REJECTED:
-        below.append(calls_of(job.calls, now))
+        below.append(calls_line(job, now))
     return Row(cells=(symbol_of(job), job.id, job.name or "–", where, took, when), below=tuple(below))
 
 
@@ -232,18 +233,27 @@ def _map(view: MapView, now: float) -> Row:
         duration(_map_s(view, now)),
         ago(now - view.ended_at) if view.ended_at else _map_word(view),
     )
-    return Row(cells=cells, below=tuple(filter(None, (_map_why(view),))))
+    return Row(cells=cells, below=tuple(filter(None, (_map_why(view, now),))))
 
 
 def map_line(view: MapView, now: float) -> str:
-    """'✓ done · map k3f9.2 of 100 calls · 100 done · 1 failed · 3.1 s'."""
-    kind = "call" if view.single else "map"
-    done = "" if view.single else f" of {_map_of(view)} · {view.done:,} done"
-    failed = f" · {view.failed:,} failed" if view.failed and not view.single else ""
-    where = f" · on {_map_where(view)}" if _map_where(view) and view.state not in TERMINAL else ""
-    why = f" · {_map_why(view)}" if _map_why(view) else ""
+    """'✓ done · map k3f9.2 of 100 calls · 100 done · 1 failed · 3.1 s'.
+
+    Of one that was cancelled: '■ cancelled · 80 of 361 calls were done · map k3f9.2 · 3.1 s · its client went away …'.
+    """
+    which = f"{'call' if view.single else 'map'} {view.id}"
+    why = f" · {_map_why(view, now)}" if _map_why(view, now) else ""
     took = duration(_map_s(view, now))
-    return f"{_map_symbol(view)} {_map_word(view)} · {kind} {view.id}{done}{failed}{where} · {took}{why}"
+    head = f"{_map_symbol(view)} {_map_word(view)}"
+    if view.single:
+        counts = which
+    elif view.state in (State.CANCELLED, State.FAILED):
+        counts = f"{calls_were(_calls(view), view.done, view.failed)} · {which}"
+    else:
+        failed = f" · {view.failed:,} failed" if view.failed else ""
+        counts = f"{which} of {_map_of(view)} · {view.done:,} done{failed}"
+    where = f" · on {_map_where(view)}" if _map_where(view) and view.state not in TERMINAL else ""
+    return f"{head} · {counts}{where} · {took}{why}"
 
 
 def _map_symbol(view: MapView) -> str:
@@ -257,9 +267,14 @@ def _map_word(view: MapView) -> str:
 def _map_of(view: MapView) -> str:
     if view.single:
         return "1 call"
-    count = view.total if view.total is not None else view.taken
+    count = _calls(view)
     more = "" if view.total is not None or view.state in TERMINAL else " so far"
     return f"{count:,} call{'' if count == 1 else 's'}{more}"
+
+
+def _calls(view: MapView) -> int:
+    """How many it has, as far as that is known."""
+    return view.total if view.total is not None else view.taken
 
 
 def _map_where(view: MapView) -> str:
@@ -270,8 +285,10 @@ def _map_s(view: MapView, now: float) -> float:
     return (view.ended_at or now) - (view.started_at or view.opened_at or now)
 
 
-def _map_why(view: MapView) -> str:
+def _map_why(view: MapView, now: float) -> str:
     """Why it waits, or what ended it; '' where there is nothing to say."""
+    if view.left_at is not None and view.state not in TERMINAL:
+        return f"its client is away for {roughly(now - view.left_at)}, and did not send all of its calls"
     if view.state in (State.QUEUED, State.REJECTED) and view.reasons:
         each = view.reasons[0]
         more = f" and {len(view.reasons) - 1} more" if len(view.reasons) > 1 else ""

@@ -136,7 +136,10 @@ def is_warm(job: JobView) -> bool:
 
 
 def calls_of(count: CallsCount, now: float) -> str:
-    """'31 of 96 calls done · 4 running · 1 failed · 2 runners'; '96 calls done · 2 runners, idle 4 min'."""
+    """'31 of 96 calls done · 4 running · 1 failed · 2 runners'; '96 calls done · 2 runners, idle 4 min'.
+
+    Calls whose map ended without them do not stay open: '80 of 361 calls done · 281 dropped'.
+    """
     runners = f"{count.runners} runner{'s' if count.runners != 1 else ''}" if count.runners else ""
     if count.idle_since is not None and runners:
         runners += f", idle {roughly(now - count.idle_since)}"
@@ -149,10 +152,28 @@ def calls_of(count: CallsCount, now: float) -> str:
                 f"{count.done:,}{of_all} {calls} done",
                 f"{count.running:,} running" if count.running else "",
                 f"{count.failed:,} failed" if count.failed else "",
+                f"{count.dropped:,} dropped" if count.dropped else "",
                 runners,
             ),
         )
     )
+
+
+def calls_were(calls: int, done: int, failed: int = 0) -> str:
+    """Of what ended before all were done: '80 of 361 calls were done'; '8 of 9 calls were done · 1 failed'."""
+    of_all = "" if done == calls else f" of {calls:,}"
+    were = "call was" if calls == 1 else "calls were"
+    return f"{done:,}{of_all} {were} done{f' · {failed:,} failed' if failed else ''}"
+
+
+def calls_line(job: JobView, now: float) -> str:
+    """How far the calls of a function are, or were when it ended otherwise than well; '' of anything else."""
+    count = job.calls
+    if count is None:
+        return ""
+    if job.state in (State.CANCELLED, State.FAILED):
+        return calls_were(count.calls, count.done, count.failed)
+    return calls_of(count, now)
 
 
 def wanted(requirements: Requirements) -> str:
@@ -274,7 +295,8 @@ def _notes(job: JobView) -> str:
 def progress_of(job: JobView, now: float = 0.0) -> str:
     """Of a job with many tasks, how many are where: '● 31 of 96 done · 1 failed'; of a function its calls."""
     if job.calls is not None:
-        return f"{symbol_of(job)} {calls_of(job.calls, now)}"
+        ended = f"{state_of(job)} · " if job.state in (State.CANCELLED, State.FAILED) else ""
+        return f"{symbol_of(job)} {ended}{calls_line(job, now)}"
     total, done = sum(job.tasks.values()), job.tasks.get(State.SUCCEEDED.value, 0)
     others = [
         f"{count} {WORDS[State(state)]}"

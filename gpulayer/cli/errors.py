@@ -6,7 +6,7 @@ from typing import Any
 
 from gpulayer.client.ending import FAILED, REFUSED, REJECTED, UNREACHABLE
 from gpulayer.client.errors import ControlPlaneError, GpulayerError, JobRejected, RequestRefused
-from gpulayer.explaining import reason_table, why_table
+from gpulayer.explaining import reason_table
 
 USAGE = 2
 _NO_RIGHT = (401, 403)
@@ -24,7 +24,7 @@ def explained(error: Exception) -> tuple[list[str], int]:
     if isinstance(error, UsageError):
         return [f"gpulayer: {error}"], USAGE
     if isinstance(error, JobRejected):
-        return [f"gpulayer: {_one_line(str(error))}", *why_table(error.job)], REJECTED
+        return error.lines(), REJECTED
     if isinstance(error, RequestRefused):
         return _refused(error)
     if isinstance(error, ControlPlaneError):

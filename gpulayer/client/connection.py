@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -53,6 +54,7 @@ class Connection:
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
         self._subscriptions: dict[int, Subscription | MapSubscription] = {}
+        self._paused: weakref.WeakSet[MapSubscription] = weakref.WeakSet()  # whose news nobody takes for now
         self._wire: Wire | None = None  # on which the control plane has answered
         self._newest: Wire | None = None
         self._ready = threading.Event()
@@ -127,12 +129,15 @@ class Connection:
         """Take nothing more of a map, until `resume`: it knows itself from where on."""
         with self._lock:
             self._subscriptions.pop(subscription.n, None)
+            self._paused.add(subscription)
         if not subscription.over:
             self._send(Unfollow(n=subscription.n))
 
     def resume(self, subscription: MapSubscription) -> None:
         """Follow a map again from where it was, by another number: what was on its way for the old one is nobody's."""
         subscription.n, subscription.paused = next(self._numbers), False
+        with self._lock:
+            self._paused.discard(subscription)
         self._open(subscription)
 
     def close_map(self, subscription: MapSubscription, *, quietly: bool = False) -> None:
@@ -309,7 +314,8 @@ class Connection:
                 self._takes_comms = message.comms
                 self._ready.set()
                 self._settled.set()
-                for frame in _frames(list(self._subscriptions.values())):
+                here = [message for each in self._paused for message in each.still_here()]
+                for frame in [*_frames(list(self._subscriptions.values())), *([here] if here else [])]:
                     wire.send(encode(frame))
         elif isinstance(message, Refused) and message.n == 0:
             raise ControlPlaneError(message.problem.line())

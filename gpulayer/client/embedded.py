@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import NoReturn, TypeGuard
 
 from gpulayer.client.errors import ControlPlaneError
-from gpulayer.client.health import NobodyThere, ask_health
-from gpulayer.client.remote import named, reached
-from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint, without_secrets
+from gpulayer.protocol.endpoint import REMOTE, Endpoint, data_folder, read_endpoint, without_secrets
 from gpulayer.protocol.localdisk import network_filesystem
 
 _IDLE_EXIT_S = 60
@@ -21,6 +19,26 @@ _WORD_S = 2.0  # a control plane that has nothing else to do answers in a thousa
 _PATIENCE_S = 20.0  # a control plane that ends may take so long
 _LOG = "control-plane.log"
 _HELD = 3  # the exit code of a control plane whose folder another one holds
+_OK = 200
+
+_begun: dict[tuple[int, Path], subprocess.Popen[bytes]] = {}  # by our own pid and its folder: not waited for yet
+
+
+def begin() -> None:
+    """Start what `find_or_start` would start, where it is plain that none runs, and return at once.
+
+    So a program can import what it needs meanwhile. What goes wrong here goes wrong there too, and is said there.
+    """
+    if os.environ.get("GPULAYER_EMBEDDED") == "0" or REMOTE[0] in os.environ:
+        return
+    if "gpulayer.client.remote" in sys.modules:  # somebody has looked already: one elsewhere may be named
+        return
+    folder = data_folder()
+    with contextlib.suppress(ControlPlaneError, OSError):
+        endpoint = read_endpoint(folder)
+        if (os.getpid(), folder) not in _begun and (endpoint is None or not lives(endpoint.pid)):
+            _check_folder(folder)
+            _begun[os.getpid(), folder] = _spawned(folder)
 
 
 def find_or_start(folder: Path | None = None) -> Endpoint:
@@ -33,12 +51,14 @@ def find_or_start(folder: Path | None = None) -> Endpoint:
     worker; it ends by itself once nobody needs it. With GPULAYER_EMBEDDED=0 none is started: one that stood comes back
     by other hands (OSError then).
     """
+    from gpulayer.client.remote import named, reached
+
     if folder is None and (there := named()) is not None:
         return reached(there)
     folder = folder or data_folder()
     endpoint = read_endpoint(folder)
     status = _asked(endpoint)
-    if endpoint is not None and status == http.client.OK:
+    if endpoint is not None and status == _OK:
         return endpoint
     if os.environ.get("GPULAYER_EMBEDDED") != "0":
         return _start(folder)
@@ -57,19 +77,23 @@ def _refused(folder: Path, endpoint: Endpoint, status: int) -> str:
 
 def listens(endpoint: Endpoint | None) -> TypeGuard[Endpoint]:
     """Whether the control plane that wrote this lives and accepts connections."""
-    return _asked(endpoint) == http.client.OK
+    return _asked(endpoint) == _OK
 
 
 def _asked(endpoint: Endpoint | None) -> int:
     """The HTTP status with which an endpoint's address takes its token; 0 where nobody listens."""
     if endpoint is None or not lives(endpoint.pid):
         return 0  # after a restart of the machine its port may be anybody's
+    import http.client
+
+    from gpulayer.client.health import NobodyThere, ask_health
+
     try:
         return ask_health(endpoint, _WORD_S).status
     except NobodyThere:
         return 0
     except (OSError, http.client.HTTPException):
-        return http.client.OK  # it is busy, or just ending: the connection that follows will tell
+        return _OK  # it is busy, or just ending: the connection that follows will tell
 
 
 def lives(pid: int) -> bool:
@@ -122,7 +146,7 @@ def _fail(folder: Path, code: int) -> NoReturn:
     """Say why none could be started, nor found."""
     endpoint = read_endpoint(folder)
     status = _asked(endpoint)
-    if code == _HELD and endpoint is not None and status not in (0, http.client.OK):
+    if code == _HELD and endpoint is not None and status not in (0, _OK):
         raise ControlPlaneError(_refused(folder, endpoint, status))
     raise ControlPlaneError(f"the control plane did not start: {_last_line(folder)}")
 
@@ -132,14 +156,14 @@ def _last_line(folder: Path) -> str:
     return lines[-1].removeprefix("gpulayer: ") if lines else "no word from it"
 
 
-def _try_to_start(folder: Path) -> tuple[int, Endpoint | None]:
-    """Its exit code, or its endpoint."""
+def _spawned(folder: Path) -> subprocess.Popen[bytes]:
+    """One that says on its standard output once it listens. Raises OSError."""
     command = [sys.executable, "-m", "gpulayer_server", "--data", str(folder), "--local-worker"]
     command += ["--idle-exit", str(_IDLE_EXIT_S), "--announce"]
     if arguments := os.environ.get("GPULAYER_LOCAL_WORKER"):
         command += ["--worker-arguments", arguments]
     with (folder / "logs" / _LOG).open("ab") as log:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             env=without_secrets(),
             cwd="/",
@@ -148,6 +172,11 @@ def _try_to_start(folder: Path) -> tuple[int, Endpoint | None]:
             stderr=log,
             start_new_session=True,
         )
+
+
+def _try_to_start(folder: Path) -> tuple[int, Endpoint | None]:
+    """Its exit code, or its endpoint."""
+    process = _begun.pop((os.getpid(), folder), None) or _spawned(folder)
     if process.stdout is None:
         raise ControlPlaneError("the control plane has no standard output to announce itself on")
     with process.stdout as announced:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpulayer.explaining import why_table
 from gpulayer.protocol.types import JobView, Problem
 
@@ -11,6 +13,16 @@ class GpulayerError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         return [f"gpulayer: {self}"]
+
+
+def interrupted() -> KeyboardInterrupt:
+    """To be raised for a Ctrl-C, or Stop, that was noted first. In a notebook its name alone shows, never our code.
+
+    It is no class of its own: of a program that it ends the shell learns by which signal.
+    """
+    error: Any = KeyboardInterrupt()
+    error._render_traceback_ = lambda: ["KeyboardInterrupt"]
+    return error
 
 
 class ControlPlaneError(GpulayerError):
@@ -51,8 +63,13 @@ class JobFailed(JobError):
 class JobRejected(JobError):
     """No worker could take the job: the reasons, worker by worker."""
 
+    def lines(self) -> list[str]:
+        """The same for people: what was rejected, and the reasons as a table, which the text holds in one line."""
+        table, said = why_table(self.job), " ".join(str(self).split())
+        return [f"gpulayer: {said.partition(': ')[0] if table else said}", *table]
+
     def _render_traceback_(self) -> list[str]:
-        return [f"gpulayer: {self}", *why_table(self.job)]
+        return self.lines()
 
 
 class JobCancelled(JobError):
@@ -76,6 +93,9 @@ class RemoteError(GpulayerError):
 
     def __init__(self, ename: str, evalue: str, traceback: list[str]):
         super().__init__(evalue)
+        self._say(ename, evalue, traceback)
+
+    def _say(self, ename: str, evalue: str, traceback: list[str]) -> None:
         self.ename = ename
         self.evalue = evalue
         self.traceback = traceback

@@ -175,6 +175,11 @@ class MapSubscription:
             self._waiting = False
         return self._took(news)
 
+    def look(self) -> None:
+        """Read what has come, and wait for nothing: between arguments that take long to make or to send."""
+        if self._news.empty():
+            self._tie.read_here(0.0, self._news.empty)
+
     def take(self) -> MapNews | None:
         """What has come, None where nothing did: nothing is waited for. Raises as `get`."""
         while not self._news.empty():
@@ -276,7 +281,15 @@ class MapSubscription:
         ]
         if self._cancelled:
             messages.append(CancelMap(n=self.n, map=self.id))
+        elif not self._held:
+            messages += self.still_here()
         return messages
+
+    def still_here(self) -> list[MapArgs]:
+        """On a new connection: this process has more calls to send, be it in an hour. Its map waits as long as it is
+        connected.
+        """
+        return [] if self._last_given or self.over else [MapArgs(n=self.n, map=self.id, first=0)]
 
     def open_again(self) -> None:
         """Ask for it once more, after a refusal whose cause is gone."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from gpulayer.client.asks import AWAY, Away, refusal
 from gpulayer.client.errors import ControlPlaneError, RequestRefused
-from gpulayer.client.tls import httpx_options
+from gpulayer.client.tls import httpx_options, tls_context
 from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.pin import proxied
 from gpulayer.source import iter_pack, plain_pack_bytes, worth_compressing
 from gpulayer.source.pack import InMemory
 
@@ -43,7 +44,11 @@ def open_client(endpoint: Endpoint) -> httpx.Client:
     """A client of the control plane, for what may take long."""
     import httpx  # not at import: most cells send nothing
 
-    return httpx.Client(timeout=httpx.Timeout(30.0, read=300.0, write=300.0), **httpx_options(endpoint))
+    from gpulayer.source.direct import Direct
+
+    options = httpx_options(endpoint)
+    transport = None if proxied(endpoint.url) else Direct(endpoint.url, tls_context(endpoint))
+    return httpx.Client(timeout=httpx.Timeout(30.0, read=300.0, write=300.0), transport=transport, **options)
 
 
 def check(answer: httpx.Response) -> None:

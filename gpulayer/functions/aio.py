@@ -183,7 +183,9 @@ class AsyncFunction(Generic[P, R]):
         progress: bool | None = None,
     ) -> AsyncIterator[R]:
         """The results of many calls, by `async for`; see `RemoteFunction.map`."""
-        return self._many(*zipped(iterable, more), return_exceptions, ordered, chunk, progress)
+        return self._many(
+            *zipped(self._function.signature, iterable, more), return_exceptions, ordered, chunk, progress
+        )
 
     def starmap(
         self,
@@ -196,7 +198,7 @@ class AsyncFunction(Generic[P, R]):
         progress: bool | None = None,
     ) -> AsyncIterator[R]:
         """The same where each call has a tuple of arguments."""
-        return self._many(*starred(iterable), return_exceptions, ordered, chunk, progress)
+        return self._many(*starred(self._function.signature, iterable), return_exceptions, ordered, chunk, progress)
 
     def _many(
         self,

@@ -20,12 +20,14 @@ from gpulayer.client.errors import ControlPlaneError, RequestRefused
 from gpulayer.client.transfer import PAUSES_S, Away, Damaged, download, open_client, upload
 from gpulayer.protocol.endpoint import Endpoint, data_folder, read_endpoint
 from gpulayer.source.blobs import Blobs
+from gpulayer.source.mapped import mapped
+from gpulayer.source.spans import Span, filled
 
 if TYPE_CHECKING:
     import httpx
 
     from gpulayer.client.transfer import Body
-    from gpulayer.protocol.values.encoding import Part as Buffer
+    from gpulayer.protocol.values.decoding import Buffer
 
 T = TypeVar("T")
 
@@ -68,16 +70,15 @@ class BlobStore:
             self._known[digest] = time.monotonic() + _KNOWN_S
         return digest, size_bytes
 
-    def get(self, digest: str, size_bytes: int) -> bytearray:
-        """A blob's bytes. Raises `RequestRefused`, `ControlPlaneError`."""
+    def get(self, digest: str, size_bytes: int) -> Buffer:
+        """A blob's bytes, which a value may keep and change. Raises `RequestRefused`, `ControlPlaneError`."""
         beside = self._folder()
         if beside is not None:
             span = beside.find(digest)
             if span is not None and span.size == size_bytes:
-                with contextlib.suppress(FileNotFoundError), open(span.path, "rb", buffering=0) as file:
-                    file.seek(span.offset)
-                    made = bytearray(size_bytes)
-                    if _filled(file, memoryview(made)):
+                with contextlib.suppress(OSError):  # it was just removed: the control plane says so
+                    made = _bytes_of(span)
+                    if made is not None:
                         return made
 
         def read(body: Body, size_bytes: int) -> bytearray:
@@ -176,14 +177,15 @@ def _beside(endpoint: Endpoint) -> Blobs | None:
         return None  # not this user's to write
 
 
-def _filled(file: object, view: memoryview) -> bool:
-    at = 0
-    while at < view.nbytes:
-        count = file.readinto(view[at:])  # pyright: ignore[reportAttributeAccessIssue]
-        if not count:
-            return False
-        at += count
-    return True
+def _bytes_of(span: Span) -> Buffer | None:
+    """The bytes of a blob's file: mapped, or read where that is no slower. None where it is cut short."""
+    view = mapped(span.path, span.size) if span.offset == 0 else None
+    if view is not None:
+        return view
+    made = bytearray(span.size)
+    with open(span.path, "rb", buffering=0) as file:
+        file.seek(span.offset)
+        return made if filled(file, memoryview(made)) else None
 
 
 def _silent(line: str) -> None:

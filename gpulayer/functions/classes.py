@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gpulayer.client.errors import GpulayerError
+from gpulayer.functions.frames import shortly
 from gpulayer.functions.hub import Hub, hub
 from gpulayer.functions.options import CallRefused, Options
 from gpulayer.functions.remote import Callee, Face, map_spec
 from gpulayer.functions.running import Arguments, Run
+from gpulayer.functions.signatures import Signature
 from gpulayer.functions.versions import Versions
 from gpulayer.protocol.values import ValueRefused
 from gpulayer.protocol.values.calls import pack_call
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class NoMethod(GpulayerError, AttributeError):
+    """An object there has no such method, or it is none."""
+
+
 class RemoteClass(Generic[T]):
     """A class whose objects live on a worker: `m = Model.remote("x")`, `m.predict(batch)`, `m.release()`."""
 
@@ -36,13 +43,17 @@ class RemoteClass(Generic[T]):
         self.__gpulayer_function__ = target
         self._options = options
         self._versions = Versions(target, options)
-        self.name = options.name or target.__qualname__.replace("<locals>.", "")
+        called = target.__qualname__.replace("<locals>.", "")
+        self.name = options.name or called
+        self._signature = Signature.of_class(f"{called}.remote", target)
 
+    @shortly
     def remote(self, *args: Any, **kwargs: Any) -> RemoteObject[T]:
         """An object made there with these arguments, once it is first called; it stays until it is released.
 
-        Raises `CallRefused` where the class or an argument can't travel.
+        Raises `CallRefused` where the class or an argument can't travel, or is none that it takes.
         """
+        self._signature.check(args, kwargs)
         version, home = self._versions.now(), hub()
         try:
             init, blobs = pack_call(args, kwargs, blob=home.blobs.put)
@@ -55,6 +66,7 @@ class RemoteClass(Generic[T]):
 
     def local(self, *args: Any, **kwargs: Any) -> T:
         """An object of the class here, as without gl.remote."""
+        __tracebackhide__ = True
         return self.__gpulayer_function__(*args, **kwargs)
 
     def with_options(self, **options: Unpack[All]) -> RemoteClass[T]:
@@ -91,14 +103,20 @@ class RemoteObject(Generic[T]):
             raise AttributeError(name)
         method = inspect.getattr_static(self._target, name, None)
         if method is None or not callable(getattr(self._target, name, None)):
-            there = [each for each in dir(self._target) if not each.startswith("_")]
-            raise AttributeError(
-                f"{self._name} has no method {name!r}{near_words(name, there)}; what an object keeps stays there: "
-                "a method that returns it brings it"
+            there = [each for each in dir(self._target) if not each.startswith("_") and each != name]
+            what = f"has no method {name!r}{near_words(name, there)}"
+            what = f"has {name!r} as a {type(method).__name__}, not as a method" if method is not None else what
+            raise NoMethod(f"{self._name} {what}; what an object keeps stays there: a method that returns it brings it")
+        streams = inspect.isgeneratorfunction(inspect.unwrap(getattr(self._target, name)))
+        signature = Signature.of_method(f"{self._name}.{name}", self._target, name)
+        return RemoteMethod(self, name, signature, streams=streams)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise NoMethod(
+                f"{self._name}.{name} can't be set from here; what an object keeps stays there: a method sets it"
             )
-        return RemoteMethod(
-            self, name, streams=inspect.isgeneratorfunction(inspect.unwrap(getattr(self._target, name)))
-        )
+        super().__setattr__(name, value)
 
     def open(
         self, method: str, arguments: Iterator[Arguments], total: int | None, single: bool, streams: bool, more: Any
@@ -164,7 +182,8 @@ def _end(home: Hub, subscription: MapSubscription | None) -> None:
 class RemoteMethod(Callee, Face[..., Any]):
     """A method of a remote object; it is called, spawned and mapped as a remote function is."""
 
-    def __init__(self, owner: RemoteObject[Any], name: str, *, streams: bool):
+    def __init__(self, owner: RemoteObject[Any], name: str, signature: Signature, *, streams: bool):
+        self.signature = signature
         self._owner = owner
         self._method = name
         self._streams = streams

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from gpulayer.client.errors import JobCancelled, JobFailed, JobRejected, RemoteError
+from gpulayer.functions.kinds import class_here
 from gpulayer.protocol.calls import CallFailure, MapView
 from gpulayer.protocol.types import JobView, Requirements, State
+from gpulayer.source.leftout import why_missing
 from gpulayer.words import reasons
 
-_OWN_WAYS: tuple[type[BaseException], ...] = (StopIteration, StopAsyncIteration)
-if hasattr(builtins, "BaseExceptionGroup"):
-    _OWN_WAYS += (getattr(builtins, "BaseExceptionGroup"),)  # noqa: B009 Python 3.10 has none
+if TYPE_CHECKING:
+    from gpulayer.source import Bundle
 
 #: What a call raises whose function did not raise itself, by the kind of failure: its name, and what it also is.
 _KINDS: dict[str, tuple[str, type[Exception]]] = {
@@ -22,6 +29,8 @@ _KINDS: dict[str, tuple[str, type[Exception]]] = {
     "timeout": ("CallTimedOut", TimeoutError),
     "died": ("RunnerDied", RuntimeError),
 }
+_INCLUDE = re.compile(r"--include (.+) takes it along")  # a terminal's words
+_NO_FILE = re.compile(r"^FileNotFoundError: .*: '([^']+)'$")
 _decoder = msgspec.json.Decoder(CallFailure)
 
 
@@ -30,42 +39,62 @@ class CallError(RemoteError):
 
     kind: str = "raised"
 
+    def __init__(self, ename: str, evalue: str, traceback: list[str]):
+        Exception.__init__(self, evalue)  # not as a class that it is also of: that may want more than a text
+        self._say(ename, evalue, traceback)
+
     def __str__(self) -> str:
         return self.evalue  # KeyError shows quotes around it
 
 
-def failure_of(data: bytes) -> CallFailure:
-    """What stands in the place of a failed call's result."""
+def failure_of(data: bytes, cells: Mapping[str, str] = MappingProxyType({})) -> CallFailure:
+    """What stands in the place of a failed call's result; `cells`: what its traceback calls cells, and people do."""
     try:
-        return _decoder.decode(data)
+        failure = _decoder.decode(data)
+        text = failure.traceback
+        for name, shown in cells.items():
+            text = text.replace(f'  File "{name}", line ', f'  File "{shown}", line ')
+        return failure if text is failure.traceback else replace(failure, traceback=text)
     except msgspec.MsgspecError:
         return CallFailure(kind="died", text=bytes(data[:200]).decode(errors="replace") or "no reason was given")
 
 
+def what_helps(failure: CallFailure, name: str, bundle: Bundle | None) -> str:
+    """What to do about a file or a module that is not there; '' where that is not why it failed, or not known.
+
+    `name`: the function's; `bundle`: the files that travelled with it.
+    """
+    if failure.kind not in ("raised", "load"):
+        return ""
+    said = f"{failure.type}: {failure.text}"
+    if bundle is not None:
+        hint = why_missing(bundle, said)
+        return _INCLUDE.sub(lambda found: f"include={shlex.split(found[1])} takes it along", hint)
+    lacks = _NO_FILE.search(said)
+    if lacks is None or os.path.isabs(lacks[1]) or not os.path.exists(lacks[1]):
+        return ""
+    return f"{lacks[1]} is here, and no file travels with {name}: gl.remote(source='.') takes this folder along"
+
+
 def call_error(failure: CallFailure, *, call: str = "", index: int = 0, hint: str = "") -> CallError:
-    """The exception to be raised here. It is also of the builtin class that the remote one was of."""
+    """The exception to be raised here. It is also of the class that the remote one was of, where that is known here."""
     name, base = _KINDS.get(failure.kind, ("", None))
     if base is None:
-        name, base = failure.type or "Exception", _builtin(failure.type)
+        name = failure.type or "Exception"
+        base = class_here(failure.type, failure.base)
     module, _, short = name.rpartition(".")
     lines = failure.traceback.splitlines() or [f"{name}: {failure.text}" if failure.text else name]
-    bases = (CallError,) if base is None else (CallError, base)
-    known = base is not None and base.__name__ == short
-    made: Any = type(short, bases, {"__module__": "builtins" if known else module or "gpulayer", "__qualname__": short})
+    names = {"__module__": module or ("gpulayer" if failure.kind in _KINDS else "__main__"), "__qualname__": short}
+    if not module and hasattr(builtins, short):
+        names["__module__"] = "builtins"
+    try:
+        made: Any = type(short, (CallError,) if base is None else (CallError, base), names)
+    except TypeError:  # no class can be of both
+        made = type(short, (CallError,), names)
     error: CallError = made(short, failure.text, lines)
     error.call, error.index, error.worker, error.kind, error.hint = call, index, failure.worker, failure.kind, hint
     _show_under(error)
     return error
-
-
-def _builtin(name: str) -> type[Exception] | None:
-    """The builtin class of this name that can be made of a text alone, or one that it derives from."""
-    found = getattr(builtins, name.removeprefix("builtins."), None)
-    if not isinstance(found, type) or not issubclass(found, Exception) or found is Exception:
-        return None
-    if issubclass(found, UnicodeError):
-        return UnicodeError if found is UnicodeError else ValueError
-    return None if issubclass(found, _OWN_WAYS) else found
 
 
 def _show_under(error: CallError) -> None:

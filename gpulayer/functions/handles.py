@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from gpulayer.client.errors import ControlPlaneError
+from gpulayer.functions.frames import SHORT, shortened, shortly
 from gpulayer.functions.hub import hub
 from gpulayer.functions.options import CallRefused
 from gpulayer.functions.results import values
@@ -32,6 +33,7 @@ class Call(Generic[R]):
         """'k3f9.17'. Waits until the control plane has it. Raises why it has not."""
         return known_id(self._run)
 
+    @shortly
     def result(self, timeout: float | None = None) -> R:
         """What it returned; of a generator the list of its items. What it printed appears meanwhile.
 
@@ -145,6 +147,8 @@ class Items(Generic[R]):
 def _guarded_items(guard: _Guard) -> Generator[Any, None, None]:
     try:
         yield from items(guard.run)
+    except SHORT as error:
+        raise shortened(error) from error.__cause__
     finally:
         guard.leave()
 
@@ -210,7 +214,7 @@ class Map(Generic[R]):
         run = self._run
         run.send_all()
         if self._guard is not None:
-            self._guard.owned = False
+            self._guard.owned = run.owned = False
         return known_id(run)
 
     def status(self) -> MapView:
@@ -275,6 +279,8 @@ def guarded(guard: _Guard, return_exceptions: bool) -> Generator[Any, None, None
     __tracebackhide__ = True
     try:
         yield from values(guard.run, return_exceptions=return_exceptions)
+    except SHORT as error:
+        raise shortened(error) from error.__cause__
     finally:
         guard.leave()
 
@@ -308,11 +314,14 @@ def call(call_id: str) -> Call[Any] | Map[Any]:
     Raises:
         CallRefused: that is no id. RequestRefused: there is none of it. ControlPlaneError: no control plane answers.
     """
-    if not call_id.partition(".")[2].isdecimal():
+    if not isinstance(call_id, str) or not call_id.partition(".")[2].isdecimal():
         raise CallRefused(
             f"{call_id!r} is no call's id, which is like 'k3f9.17': `gpulayer job show JOB` lists a job's"
         )
     view = status_of(call_id)
-    spec = MapSpec(total=view.total, single=view.single, name=view.name)
+    returned = view.returns_exceptions
+    spec = MapSpec(
+        total=view.total, single=view.single, stream=view.streams, return_exceptions=returned, name=view.name
+    )
     run = Run(hub(), spec, name=view.name or call_id, map_id=view.id)
-    return Call(run) if view.single else Map(run, owned=False, return_exceptions=False)
+    return Call(run) if view.single else Map(run, owned=False, return_exceptions=returned)

@@ -14,14 +14,14 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpulayer.client.client import Client
+from gpulayer.client.embedded import begin
 from gpulayer.client.errors import ControlPlaneError, GpulayerError
-from gpulayer.client.sending import LIMITS, Sender
-from gpulayer.functions.blobs import BlobStore
 from gpulayer.protocol.endpoint import Endpoint
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what talks is imported while the control plane comes up
+    from gpulayer.client.client import Client
     from gpulayer.client.connection import Connection
+    from gpulayer.client.sending import Sender
     from gpulayer.source import Bundle, Limits
 
 _READY_S = 60.0
@@ -60,6 +60,8 @@ class Folder:
 
     def _scanner(self) -> Sender:
         if self._sender is None:
+            from gpulayer.client.sending import Sender
+
             self._sender = Sender(again="call it again")
         return self._sender
 
@@ -75,6 +77,9 @@ class Hub:
 
     def __init__(self, client: Client | None = None) -> None:
         """`client`: of another control plane."""
+        from gpulayer.client.client import Client
+        from gpulayer.functions.blobs import BlobStore
+
         self.client = client or Client()
         self.connection: Connection = self.client.connection
         self.blobs = BlobStore(self.endpoint)
@@ -95,10 +100,13 @@ class Hub:
         *,
         include: tuple[str, ...] = (),
         exclude: tuple[str, ...] = (),
-        limits: Limits = LIMITS,
+        limits: Limits | None = None,
         explicit: bool = False,
     ) -> Folder:
-        """The one that is looked through so."""
+        """The one that is looked through so; by default within the limits of all folders."""
+        from gpulayer.client.sending import LIMITS
+
+        limits = limits or LIMITS
         key = (root, include, exclude, limits, explicit)
         with self._lock:
             found = self._folders.get(key)
@@ -117,6 +125,12 @@ class Hub:
 
 _hub: Hub | None = None
 _making = threading.Lock()
+
+
+def prepare() -> None:
+    """The control plane is wanted now: where none runs, it comes up while this process imports what talks to it."""
+    if _hub is None:
+        begin()
 
 
 def hub() -> Hub:

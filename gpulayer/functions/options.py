@@ -64,7 +64,7 @@ class Options:
         """With other values for some of them. Raises `CallRefused`, TypeError for an unknown keyword."""
         own = {name: value for name, value in given.items() if name in Wishes.__annotations__}
         placement = {name: value for name, value in given.items() if name not in own}
-        known_keywords(function, placement)
+        known_keywords(function, placement, Wishes.__annotations__)
         merged = replace(self, **own, needs=replace(self.needs, **placement))
         return replace(merged, requirements=_requirements(merged.needs), memory_limit_bytes=_checked(merged))
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from gpulayer.functions.frames import shortly
 from gpulayer.functions.handles import Call, Items, Map
 from gpulayer.functions.hub import hub
 from gpulayer.functions.options import CallRefused, Options
 from gpulayer.functions.places import where_called
 from gpulayer.functions.running import Arguments, Run
+from gpulayer.functions.signatures import Signature
 from gpulayer.functions.versions import Versions
 from gpulayer.protocol.calls import MapSpec
 
@@ -46,8 +50,11 @@ class Callee:
         """A map of these calls. Raises `CallRefused`, `SourceRefused`."""
         raise NotImplementedError
 
+    signature: Signature  # of what is called
+
     def one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
-        """One call."""
+        """One call. Raises as `open`, and `CallRefused` for arguments that it does not take."""
+        self.signature.check(args, kwargs)
         return self.open(iter(((args, kwargs),)), total=1, single=True)
 
     def many(
@@ -61,8 +68,8 @@ class Callee:
         progress: bool | None,
     ) -> Run | None:
         """A map; None for one of nothing."""
-        if chunk is not None and chunk < 1:
-            raise CallRefused(f"chunk={chunk} sends nothing")
+        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+            raise CallRefused(f"chunk={chunk!r} is no number of calls")
         if total == 0:
             return None
         return self.open(
@@ -112,21 +119,42 @@ def value_of(run: Run) -> Any:
         run.leave()
 
 
-def zipped(iterable: Iterable[Any], more: tuple[Iterable[Any], ...]) -> tuple[Iterator[Arguments], int | None]:
-    """The arguments of the calls of a map, and how many there are if that is known."""
+def zipped(
+    signature: Signature, iterable: Iterable[Any], more: tuple[Iterable[Any], ...]
+) -> tuple[Iterator[Arguments], int | None]:
+    """The arguments of the calls of a map, and how many there are if that is known. Raises as `Signature.check`."""
     every = (iterable, *more)
-    totals = [_length(each) for each in every]
+    signature.check(every, {})  # each call has so many
+    totals = [total for each in every if (total := _length(each)) != _ENDLESS]
     known = [total for total in totals if total is not None]
     calls = ((args, {}) for args in zip(*every, strict=False))
-    return calls, min(known) if len(known) == len(totals) else None
+    return calls, min(known) if known and len(known) == len(totals) else None
 
 
-def starred(iterable: Iterable[Iterable[Any]]) -> tuple[Iterator[Arguments], int | None]:
+def starred(signature: Signature, iterable: Iterable[Iterable[Any]]) -> tuple[Iterator[Arguments], int | None]:
     """The same of tuples of arguments."""
-    return ((tuple(args), {}) for args in iterable), _length(iterable)
+    return _starred(signature, iterable), _length(iterable)
+
+
+def _starred(signature: Signature, iterable: Iterable[Iterable[Any]]) -> Iterator[Arguments]:
+    for number, each in enumerate(iterable):
+        try:
+            args = tuple(each)
+        except TypeError:
+            raise CallRefused(
+                f"starmap takes a tuple of arguments for each call; of call {number} it is {type(each).__name__}: "
+                f"{each!r:.60}"
+            ) from None
+        signature.check(args, {}, number)
+        yield args, {}
+
+
+_ENDLESS = -1
 
 
 def _length(iterable: Iterable[Any]) -> int | None:
+    if type(iterable) is itertools.repeat:  # the same in every call
+        return operator.length_hint(iterable, _ENDLESS)
     try:
         return len(iterable)  # pyright: ignore[reportArgumentType]
     except TypeError:
@@ -137,11 +165,13 @@ class Face(Generic[P, R]):
     """How a remote function, or method, is called."""
 
     if TYPE_CHECKING:  # of `Callee`, which each of them is too
+        signature: Signature
 
         def one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run: ...
 
         def many(self, arguments: Iterator[Arguments], total: int | None, **options: Any) -> Run | None: ...
 
+    @shortly
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call it, and wait for what it returns; of a generator an iterator of what it yields, as it comes.
 
@@ -153,10 +183,12 @@ class Face(Generic[P, R]):
         run = self.one(args, kwargs)
         return Items(run) if run.spec.stream else value_of(run)  # pyright: ignore[reportReturnType]
 
+    @shortly
     def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Call it, and go on: a handle to the call, which `gl.call(id)` finds again from any process."""
         return Call(self.one(args, kwargs))
 
+    @shortly
     def map(
         self,
         iterable: Iterable[Any],
@@ -181,7 +213,7 @@ class Face(Generic[P, R]):
             The results, as an iterator; `list(f.map(...))` waits for all of them. It raises what the first failed call
             raised.
         """
-        arguments, total = zipped(iterable, more)
+        arguments, total = zipped(self.signature, iterable, more)
         run = self.many(
             arguments,
             total,
@@ -192,6 +224,7 @@ class Face(Generic[P, R]):
         )
         return Map(run, return_exceptions=return_exceptions)
 
+    @shortly
     def starmap(
         self,
         iterable: Iterable[Iterable[Any]],
@@ -203,7 +236,7 @@ class Face(Generic[P, R]):
         progress: bool | None = None,
     ) -> Map[R]:
         """The same where each call has a tuple of arguments: `f.starmap([(1, 2), (3, 4)])`."""
-        arguments, total = starred(iterable)
+        arguments, total = starred(self.signature, iterable)
         run = self.many(
             arguments,
             total,
@@ -233,10 +266,13 @@ class RemoteFunction(Callee, Face[P, R]):
         self.__gpulayer_function__ = function
         self._options = options
         self._versions = Versions(function, options)
-        self.name = options.name or getattr(function, "__qualname__", "function").replace("<locals>.", "")
+        called = getattr(function, "__qualname__", "function").replace("<locals>.", "")
+        self.name = options.name or called
+        self.signature = Signature(called, function)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function itself, in this process."""
+        __tracebackhide__ = True
         return self.__gpulayer_function__(*args, **kwargs)
 
     def with_options(self, **options: Unpack[All]) -> RemoteFunction[P, R]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import secrets
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpulayer.client.errors import ControlPlaneError, RequestRefused
-from gpulayer.functions.failures import CallError, call_error, failure_of, map_error
+from gpulayer.client.errors import ControlPlaneError, RequestRefused, interrupted
+from gpulayer.functions.failures import CallError, call_error, failure_of, map_error, what_helps
 from gpulayer.functions.options import CallRefused
 from gpulayer.functions.showing import Show
 from gpulayer.functions.stopping import Stop
@@ -30,7 +28,6 @@ from gpulayer.protocol.records import Kind
 from gpulayer.protocol.types import TERMINAL, Problem, Requirements, State
 from gpulayer.protocol.values import ValueRefused
 from gpulayer.protocol.values.calls import pack_call, unpack
-from gpulayer.source.leftout import why_missing
 
 if TYPE_CHECKING:
     from gpulayer.client.maps import MapNews, MapSubscription
@@ -45,7 +42,6 @@ _FLUSH_S = 0.005  # so long arguments are gathered for one message
 _AHEAD_CALLS = 16_384  # of a generator: so many calls more than results that were taken
 _SENT_TIMES = 2  # a bundle, for one map
 _BLOBS_LACK = frozenset({"blob_unknown", "blobs_unknown", "inputs_unknown"})
-_INCLUDE = re.compile(r"--include (.+) takes it along")  # a terminal's words
 _CONFIRM_S = 3.0  # so long Ctrl-C waits for the word that nothing runs any more
 
 
@@ -78,6 +74,7 @@ class Run:
         self.show = Show(name, requirements, single=spec.single, progress=progress)
         self.show.total = spec.total
         self.ended = False  # nothing more comes
+        self.owned = not map_id  # an interrupt cancels it; one that others made, or that was let go of, is left
         self.view: MapView | None = None
         self.items: dict[int, dict[int, bytes]] = {}  # of generators: by the call's index, by their number
         self._keeps = keeps
@@ -216,13 +213,17 @@ class Run:
     def send_all(self) -> None:
         """Send all arguments, and wait until they are where nothing loses them. Raises as `wait`."""
         while not self.subscription.all_taken and not self.ended:
-            if not self.pump(everything=True):
+            if self.pump(everything=True):
+                self.subscription.look()
+            else:
                 with Stop(self.subscription.wake) as stop:
                     self._step(LOOK_S, stop)
 
     def _step(self, timeout_s: float, stop: Stop) -> None:
         """Take what came, or wait for it."""
         __tracebackhide__ = True
+        if timeout_s <= 0:
+            self.subscription.look()  # what was given goes once it is known what the map is called
         news = self.subscription.take()
         if news is None and timeout_s > 0:
             self.show.flush()
@@ -232,8 +233,9 @@ class Run:
         if stop.wanted:
             if news is not None:
                 self._handle(news)
-            self._confirm_cancel()
-            raise KeyboardInterrupt
+            if self.owned:
+                self._confirm_cancel()
+            raise interrupted()
         while news is not None:
             self._handle(news)
             if self.ended:
@@ -301,8 +303,9 @@ class Run:
             return
         self._ready.append(run)
         self._returned += len(run.data)
-        if not self.spec.return_exceptions and any(run.codes):
+        if not (self.spec.return_exceptions or self._end) and any(run.codes):
             self._end = "failed"
+            self.show.failed_index = run.first + next(place for place, code in enumerate(run.codes) if code)
         self.show.ended(run.first, len(run.data))
         all_came = self._arguments is None and self.subscription.complete and self._returned == self._added
         if all_came and not self._cancelled:
@@ -345,11 +348,8 @@ class Run:
 
     def error(self, code: int, data: bytes, index: int) -> CallError:
         """What a failed call is raised as, or returned."""
-        failure = failure_of(data)
-        hint = ""
-        if failure.kind in ("raised", "load") and self._version is not None and self._version.bundle is not None:
-            hint = why_missing(self._version.bundle, f"{failure.type}: {failure.text}")
-            hint = _INCLUDE.sub(lambda found: f"include={shlex.split(found[1])} takes it along", hint)
+        failure = failure_of(data, self._version.cells if self._version is not None else {})
+        hint = what_helps(failure, self._name, self._version.bundle) if self._version is not None else ""
         return call_error(failure, call=self._call_id(index), index=index, hint=hint)
 
     def _call_id(self, index: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -15,11 +16,12 @@ from gpulayer.functions.failures import job_view
 from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.records import Kind
 from gpulayer.protocol.types import Requirements, State
-from gpulayer.tables import cut
+from gpulayer.tables import cut, letters
 from gpulayer.words import duration, roughly, status_line, visible
 
 _PATIENCE_S = 0.4  # of what is over before, nobody sees a line
 _PLAIN_PATIENCE_S = 3.0  # where lines can't be updated in place
+_PLAIN_EVERY_S = 30.0  # so often it is said there how far it is
 _EVERY_S = 0.2
 _BAR_LETTERS = 16
 _KEPT_LETTERS = 1_000_000
@@ -54,6 +56,7 @@ class Show:
         self._ran_s: float | None = None  # when its first call was there
         self._last_s = self._began_s  # when one was done last, and how many were done then
         self._last_done = 0
+        self.failed_index: int | None = None  # the call that ended the map
         self.total: int | None = None
         self.done = 0
 
@@ -68,6 +71,8 @@ class Show:
         name = _STREAMS[Kind(kind)]
         if self._line is not None:
             self._line.clear()
+        elif not self._single and self._progress is not False and self._view is not None:
+            self._stand_first()
         if self._touched and name not in self._touched:
             self.flush()  # what went to the other stream was first
         text = decoder.decode(data)
@@ -78,6 +83,12 @@ class Show:
                 self._kept_letters -= len(self._kept.popleft())
         getattr(sys, name).write(text)
         self._touched.add(name)
+
+    def _stand_first(self) -> None:
+        """In a notebook our line is above what a map's calls write, also where these are quicker than it."""
+        if shell_of_kernel() is not None:
+            self._line = _line_for(self._began_s, tells=False)
+            self._line.show(self._words(), stays=False)
 
     @property
     def written(self) -> str:
@@ -118,7 +129,7 @@ class Show:
         if not line or self._progress is False:
             return
         if self._line is None:
-            self._line = _line_for(self._began_s)
+            self._line = _line_for(self._began_s, tells=self._progress is True)
         self._line.show(line, stays=self._waits())
 
     def finish(self, left: str = "") -> None:
@@ -158,8 +169,9 @@ class Show:
         where = f" · {view.running:,} running" if view.running else ""
         machines = f" on {len(view.workers)} machines" if len(view.workers) > 1 else ""
         left = f" · about {roughly(self._left_s(done, total))} left" if total and 0 < done < total else ""
+        lacks = " · who began it is away, and has more to send" if view.left_at is not None else ""
         sign = "□ cancelling" if view.cancelling else "●"
-        return f"{sign} {self._name}{drawn}{failed}{where}{machines} · {duration(took_s)}{left} · map {view.id}"
+        return f"{sign} {self._name}{drawn}{failed}{where}{machines}{lacks} · {duration(took_s)}{left} · map {view.id}"
 
     def _left_s(self, done: int, total: int) -> float:
         """How long the others take if they are as quick; until the next one is done the time just runs down."""
@@ -175,7 +187,9 @@ class Show:
         calls = f" after {done:,} call{'' if done == 1 else 's'}" if not self._single else ""
         which = f"{'call' if self._single else 'map'} {view.id}"
         if view.state is State.FAILED or left == "failed":
-            return f"✗ {self._name} · failed{calls} · {took} · {which}"
+            index = self.failed_index if self.failed_index is not None else view.failed_index
+            where = calls if self._single or index is None else f" in call {index:,}"
+            return f"✗ {self._name} · failed{where} · {took} · {which}"
         if view.state is State.REJECTED:
             return f"✗ {self._name} · no eligible worker · {which}"
         if view.state is State.CANCELLED or view.cancelling or left == "cancelled":
@@ -184,6 +198,36 @@ class Show:
             return f"● {self._name} · {left} · {which}"
         failed = f" · {view.failed:,} failed" if view.failed and not self._single else ""
         return f"✓ {self._name} · {calls.removeprefix(' after ') or 'done'} in {took}{failed} · {which}"
+
+
+_LESS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r" · (?:map|call) \S+$",
+        r" · [\d,]+ running[^·]*?(?= · |$)",
+        r" · [\d.]+ (?:s|min|h)\b[^·]*?(?= · |$)",
+        r"(?<= · )[▓░]+ ",
+        r" · about [^·]* left$",
+    )
+)
+_NAME_LETTERS = 12
+
+
+def fitted(line: str, letters_wide: int) -> str:
+    """A line of ours in so many columns: what says least goes first, then the middle of the name, then of all of it."""
+    for less in _LESS:
+        if letters(line) <= letters_wide:
+            return line
+        if less is _LESS[-1]:
+            line = _short_name(line, letters_wide)
+        if letters(line) > letters_wide:
+            line = less.sub("", line)
+    return cut(_short_name(line, letters_wide), letters_wide)
+
+
+def _short_name(line: str, letters_wide: int) -> str:
+    name, dot, rest = line.partition(" · ")
+    return cut(name, max(_NAME_LETTERS, letters_wide - letters(dot + rest))) + dot + rest
 
 
 # ---------------------------------------------------------------- where lines stand
@@ -209,7 +253,7 @@ class _TerminalLine(_Line):
         self._shown = ""
 
     def show(self, line: str, *, stays: bool) -> None:
-        fitting = cut(visible(line), _width() - 1)
+        fitting = fitted(visible(line), _width() - 1)
         if fitting != self._shown:
             sys.stderr.write(f"\r\x1b[2K{fitting}")
             sys.stderr.flush()
@@ -229,17 +273,28 @@ class _TerminalLine(_Line):
 
 
 class _PlainLine(_Line):
-    """On a stderr that is no terminal: why it waits, once it does for a while."""
+    """On a stderr that is no terminal: why it waits, once it does for a while; how far it is where it is to tell."""
 
-    def __init__(self, began_s: float) -> None:
+    def __init__(self, began_s: float, *, tells: bool) -> None:
         self._from_s = began_s + _PLAIN_PATIENCE_S
+        self._tells = tells
+        self._told_s = began_s
         self._last = ""
 
     def show(self, line: str, *, stays: bool) -> None:
-        if stays and line != self._last and time.monotonic() >= self._from_s:
-            self._last = line
-            sys.stderr.write(f"{visible(line)}\n")
-            sys.stderr.flush()
+        now_s = time.monotonic()
+        tells = self._tells and now_s >= self._told_s + _PLAIN_EVERY_S
+        if (tells or (stays and now_s >= self._from_s)) and line != self._last:
+            self._write(line)
+
+    def end(self, line: str, *, single: bool) -> None:
+        if line and self._tells:
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        self._last, self._told_s = line, time.monotonic()
+        sys.stderr.write(f"{visible(line)}\n")
+        sys.stderr.flush()
 
 
 class _CellLine(_Line):
@@ -258,7 +313,7 @@ class _CellLine(_Line):
             self._status.note(line)
 
 
-def _line_for(began_s: float) -> _Line:
+def _line_for(began_s: float, *, tells: bool) -> _Line:
     shell = shell_of_kernel()
     if shell is not None:
         return _CellLine(shell)
@@ -266,7 +321,7 @@ def _line_for(began_s: float) -> _Line:
         return _Line()
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return _TerminalLine()
-    return _PlainLine(began_s)
+    return _PlainLine(began_s, tells=tells)
 
 
 def _width() -> int:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+from gpulayer.client.errors import interrupted
+
 
 class Stop:
     """As a context manager, around a wait, it notes an interrupt and ends the wait; a second one is raised.
@@ -31,11 +33,13 @@ class Stop:
         """From here on an interrupt is raised at once, as without this; one that was noted is raised now."""
         self._armed = False
         if self.wanted:
-            raise KeyboardInterrupt
+            raise interrupted()
 
     def _interrupted(self, signum: int, frame: FrameType | None) -> None:
-        if self.wanted or not self._armed:
-            raise KeyboardInterrupt
+        if not self._armed:
+            raise KeyboardInterrupt  # in the user's code, which its traceback shows
+        if self.wanted:
+            raise interrupted()
         self.wanted = True
         self._wake()
 
@@ -54,4 +58,4 @@ class Stop:
             signal.signal(signal.SIGINT, self._saved)
             self._saved = None
         if self.wanted and kind is None:
-            raise KeyboardInterrupt  # it came when the wait was over
+            raise interrupted()  # it came when the wait was over

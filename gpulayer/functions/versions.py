@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpulayer.client.submission import Source
-from gpulayer.functions.hub import Folder, hub
+from gpulayer.functions.hub import Folder, hub, prepare
 from gpulayer.functions.options import CallRefused, Options
 from gpulayer.functions.watching import Watch
 from gpulayer.protocol.calls import CallsSpec, FunctionSpec, Piece
@@ -19,6 +19,7 @@ from gpulayer.protocol.values.calls import pack
 from gpulayer.source.capture import Captured, CaptureError, capture
 
 if TYPE_CHECKING:
+    from gpulayer.client.submission import Source
     from gpulayer.functions.hub import Hub
     from gpulayer.source import Bundle
 
@@ -38,6 +39,7 @@ class Version:
     folder: Folder | None
     bundle: Bundle | None
     watch: Watch
+    cells: Mapping[str, str]  # what a remote traceback calls a cell, and what that is here
 
     def is_now(self) -> bool:
         """Whether nothing of it has changed."""
@@ -94,6 +96,7 @@ class Versions:
         ways, file, folder = self._places(captured)
         bundle = folder.bundle() if folder is not None else None
         digest = bundle.manifest.digest if bundle is not None and bundle.manifest.files else ""
+        prepare()
         function = FunctionSpec(
             name=captured.name,
             qualname=captured.qualname,
@@ -107,7 +110,15 @@ class Versions:
             file=file,
             digest=captured.digest,
         )
-        return Version(hub=hub(), function=function, job=self.job(function), folder=folder, bundle=bundle, watch=watch)
+        return Version(
+            hub=hub(),
+            function=function,
+            job=self.job(function),
+            folder=folder,
+            bundle=bundle,
+            watch=watch,
+            cells=captured.cells,
+        )
 
     def _places(self, captured: Captured) -> tuple[tuple[str, ...], str, Folder | None]:
         """Where modules and the script lie in the folder that travels, and that one. Raises `CallRefused`."""
@@ -117,7 +128,7 @@ class Versions:
             if captured.sys_path and root is not None:
                 raise CallRefused(f"source=False: {captured.name} is imported from {root}, which has to travel then")
             return (), "", None
-        source = given if isinstance(given, Source) else Source(folder=str(given)) if given is not None else None
+        source = _source(given) if given is not None else None
         if source is not None:
             folder = str(Path(source.folder).expanduser().absolute())
             ways, file = _below(folder, root, ways, captured.name), _moved_file(folder, root, file)
@@ -132,6 +143,12 @@ class Versions:
             **({"limits": source.limits} if source is not None else {}),
         )
         return ways, file, found
+
+
+def _source(given: Source | str | os.PathLike[str]) -> Source:
+    from gpulayer.client.submission import Source  # it brings what talks to a control plane
+
+    return given if isinstance(given, Source) else Source(folder=str(given))
 
 
 def _below(folder: str, root: str | None, ways: tuple[str, ...], name: str) -> tuple[str, ...]:

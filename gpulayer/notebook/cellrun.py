@@ -16,6 +16,7 @@ from gpulayer.client.errors import (
     JobError,
     JobRejected,
     RequestRefused,
+    interrupted,
 )
 from gpulayer.notebook.comms import Far
 from gpulayer.notebook.folder import Source, notebook_path
@@ -132,7 +133,7 @@ class CellRunner:
         came: list[ServerToClient] = []
         while True:
             if stop.urgent or (stop.wanted and not self.connection.wait_ready(0)):
-                raise KeyboardInterrupt  # nobody is there to be told
+                raise interrupted()  # nobody is there to be told
             message = subscription.get(_LOOK_S)
             if isinstance(message, Refused):
                 return message.problem
@@ -158,7 +159,7 @@ class CellRunner:
         try:
             while following.view is None or not following.view.terminal:
                 if stop.urgent or (stop.wanted and not cancels):
-                    raise KeyboardInterrupt
+                    raise interrupted()
                 if stop.wanted and not following.cancelling:
                     following.stop(stop)
                 following.step()
@@ -278,7 +279,7 @@ class _Following:
         if stop.kernel_ends():
             job = self._subscription.job
             self._status.note(f"◌ the notebook's kernel ended, the job goes on: %gpulayer attach {job} · job {job}")
-            raise KeyboardInterrupt
+            raise interrupted()
         self.cancelling = True
         self._connection.cancel(self._subscription)
 

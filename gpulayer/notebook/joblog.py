@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulayer.client.connection import Connection
-from gpulayer.client.errors import ControlPlaneError, RequestRefused
+from gpulayer.client.errors import ControlPlaneError, RequestRefused, interrupted
 from gpulayer.notebook.replay import Replay
 from gpulayer.notebook.stop import Stop
 from gpulayer.protocol.messages import Chunk, Refused, Update
@@ -77,7 +77,7 @@ class _Reader:
             while True:
                 message = subscription.get(_LOOK_S)
                 if self._stop.wanted:
-                    raise KeyboardInterrupt
+                    raise interrupted()
                 if message is None:
                     silent += 1
                     if silent > _SILENT_LOOKS:

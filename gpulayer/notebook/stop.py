@@ -9,6 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from gpulayer.client.connection import Subscription
+from gpulayer.client.errors import interrupted
 
 
 class Stop:
@@ -34,7 +35,7 @@ class Stop:
         """There is no job (yet): an interrupt, also one that was noted, is raised."""
         self._armed = False
         if self.wanted:
-            raise KeyboardInterrupt
+            raise interrupted()
 
     def watch(self, subscription: Subscription) -> None:
         """Let an interrupt wake whoever waits for this."""
@@ -46,7 +47,7 @@ class Stop:
             self.urgent = self.wanted
             self.wanted = True
             return  # whoever waits looks: nothing is torn in the middle of a message
-        raise KeyboardInterrupt
+        raise interrupted()
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():

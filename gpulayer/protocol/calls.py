@@ -110,10 +110,13 @@ class MapView(Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...] = ()  # names of those on which they are
     name: str = ""
     single: bool = False
+    streams: bool = False  # its calls are generators': their results are the items that came before
+    returns_exceptions: bool = False  # of a failed call, in the place of its result
     cancelling: bool = False
     reasons: tuple[Reason, ...] = ()  # why nothing runs
     nearest: str = ""
     progress: str = ""  # of a runner that is being started
+    left_at: float | None = None  # Unix time: since then its client is away, which has not sent all of its calls
     problem: str = ""  # why it ended, where no call says it
     failed_index: int | None = None  # the call that stopped it
     failed_code: int = OK
@@ -130,6 +133,7 @@ class CallsCount(Struct, frozen=True, kw_only=True):
     calls: int = 0  # that came in
     done: int = 0
     failed: int = 0
+    dropped: int = 0  # whose map ended before they had a result
     running: int = 0
     runners: int = 0
     idle_since: float | None = None  # Unix time; None while there is a call
@@ -140,6 +144,7 @@ class CallFailure(Struct, frozen=True, kw_only=True):
 
     kind: str  # 'raised', 'value', 'timeout', 'died', 'load'
     type: str = ""  # the exception's class: 'ValueError', 'mymodule.MyError'
+    base: str = ""  # the builtin class that it is, or derives from
     text: str = ""  # its message, or one line that says what happened
     traceback: str = ""  # as Python prints it, without frames of ours
     worker: str = ""  # the machine's name
@@ -165,7 +170,10 @@ class OpenMap(Struct, frozen=True, kw_only=True, tag="open_map"):
 
 
 class MapArgs(Struct, frozen=True, kw_only=True, tag="map_args"):
-    """More calls, from index `first` on. Sent again, those that are here are passed over."""
+    """More calls, from index `first` on. Sent again, those that are here are passed over.
+
+    Without calls it says that who sends it has more to send: a map whose client is away for long is ended.
+    """
 
     n: int
     map: str

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 import re
 import urllib.parse
 from pathlib import Path
 
 import msgspec
 
+from gpulayer.protocol.places import REMOTE, data_folder, machine_id, without_secrets
 from gpulayer.protocol.types import Struct
+
+__all__ = [
+    "REMOTE",
+    "Endpoint",
+    "data_folder",
+    "is_token",
+    "machine_id",
+    "on_loopback",
+    "plain_address",
+    "read_endpoint",
+    "without_secrets",
+    "write_private",
+]
 
 _LOOPBACK = re.compile(r"127(\.\d{1,3}){3}")
 
@@ -26,38 +38,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     epoch: int = 0
     fingerprint: str = ""  # of the certificate that an https address must present, see `gpulayer.protocol.pin`
     certificate: str = ""  # that certificate as PEM, once it was compared: the only one that is trusted
-
-
-REMOTE = ("GPULAYER_URL", "GPULAYER_TOKEN", "GPULAYER_FINGERPRINT")
-"""The variables by which a person leads a client to a control plane on another machine."""
-
-
-def without_secrets() -> dict[str, str]:
-    """This process's environment for a child, which gets none of `REMOTE`: its token is this process's alone."""
-    return {name: value for name, value in os.environ.items() if name not in REMOTE}
-
-
-def machine_id() -> str:
-    """A short name of this machine that stays the same, so that home folders may be shared between machines."""
-    for name in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        try:
-            text = Path(name).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text:
-            break
-    else:
-        text = platform.node()
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def data_folder() -> Path:
-    """The data folder of this user and machine: GPULAYER_DATA, else `~/.local/share/gpulayer/MACHINE-ID`."""
-    named = os.environ.get("GPULAYER_DATA")
-    if named:
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser().absolute() / "gpulayer" / machine_id()
 
 
 def read_endpoint(folder: Path) -> Endpoint | None:

@@ -69,10 +69,20 @@ def dial(url: str, timeout_s: float = _TIMEOUT_S) -> socket.socket:
     """
     parts = urllib.parse.urlsplit(url)
     host, port = parts.hostname or "", parts.port or {"https": 443, "wss": 443}.get(parts.scheme, 80)
-    proxy = None if on_loopback(url) else _proxy(parts.scheme, parts.netloc.rpartition("@")[2])
+    proxy = _proxy_of(url)
     if proxy is None:
         return socket.create_connection((host, port), timeout=timeout_s)
     return _through(proxy, host, port, timeout_s)
+
+
+def proxied(url: str) -> bool:
+    """Whether the environment names a proxy for an address."""
+    return _proxy_of(url) is not None
+
+
+def _proxy_of(url: str) -> urllib.parse.SplitResult | None:
+    parts = urllib.parse.urlsplit(url)
+    return None if on_loopback(url) else _proxy(parts.scheme, parts.netloc.rpartition("@")[2])
 
 
 def _proxy(scheme: str, netloc: str) -> urllib.parse.SplitResult | None:

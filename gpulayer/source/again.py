@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
-import httpx
+from gpulayer.protocol.lazily import Lazily
+
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = Lazily("httpx")
 
 __all__ = ["CHUNK_BYTES", "LARGE_BYTES", "Again", "TransferStopped"]
 

@@ -148,9 +148,7 @@ class Blobs(BlobReader):
 
     def adopt(self, digest: str, path: str) -> None:
         """Let a file of the same disk be the blob: whoever calls has checked its bytes. Raises OSError."""
-        target = self._own_path(digest)
-        Path(target).parent.mkdir(mode=0o700, exist_ok=True)
-        os.replace(path, target)
+        _place(path, self._own_path(digest))
 
     def files(self) -> Iterator[BlobFile]:
         """Every file that blobs lie in; what is on its way is not among them. Raises OSError."""
@@ -235,7 +233,7 @@ class Blobs(BlobReader):
         try:
             for digest, size, chunks in blobs:
                 if size < SHARED_BELOW_BYTES:
-                    gathered.append((digest, b"".join(chunks)))
+                    gathered.append((digest, b"".join(map(bytes, chunks))))  # their memory may be used again
                     size_bytes += size
                 else:
                     self._store(digest, chunks)
@@ -248,9 +246,7 @@ class Blobs(BlobReader):
         return count
 
     def _store(self, digest: str, chunks: Iterable[bytes]) -> None:
-        target = self._own_path(digest)
-        Path(target).parent.mkdir(mode=0o700, exist_ok=True)
-        with self._new_file(target) as descriptor:
+        with self._new_file(self._own_path(digest)) as descriptor:
             for chunk in chunks:
                 write_all(descriptor, chunk)
 
@@ -280,7 +276,7 @@ class Blobs(BlobReader):
                 yield descriptor
             finally:
                 os.close(descriptor)
-            os.replace(name, target)
+            _place(name, target)
         except BaseException:
             os.unlink(name)
             raise
@@ -289,6 +285,15 @@ class Blobs(BlobReader):
         """What a killed process was writing; whatever is a day old, nobody is writing any more."""
         clear_old(self._new, _LEFT_OVER_S)
         clear_old(self.folder / "partial", PARTIAL_KEPT_S)
+
+
+def _place(path: str, target: str) -> None:
+    """Rename a file; the folder is made with the first one in it."""
+    try:
+        os.replace(path, target)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        os.replace(path, target)
 
 
 def clear_old(folder: Path, age_s: float) -> int:

@@ -20,6 +20,7 @@ __all__ = ["Cache", "default_limit"]
 log = logging.getLogger("gpulayer")
 
 _DOWN_TO = 0.9  # of the limit: then some time passes before the next walk through the folder
+_LOOK_AGAIN = 0.02  # of the limit: once so much has come
 _AT_ONCE = 64  # files are removed while nobody can begin to use one
 
 
@@ -39,6 +40,7 @@ class Cache:
         self._pinned: list[Collection[str]] = []
         self._for_a_while: dict[str, float] = {}  # until when, on the monotonic clock
         self._trimming = threading.Lock()
+        self._added_bytes = limit_bytes  # nobody knows yet what is there
 
     @contextlib.contextmanager
     def pinned(self, digests: Collection[str]) -> Iterator[None]:
@@ -75,8 +77,16 @@ class Cache:
             log.info("the cache of blobs was %d MB above its limit; %d MB went", too_many // 10**6, removed // 10**6)
             return removed
 
-    def trim_soon(self) -> None:
-        """`trim`, in a thread of its own unless one is at it."""
+    def trim_soon(self, added_bytes: int | None = None) -> None:
+        """`trim`, in a thread of its own unless one is at it.
+
+        `added_bytes` is what has come: of a small part of the limit it is put off, since each looks at all files.
+        """
+        with self._lock:
+            self._added_bytes += self._limit_bytes if added_bytes is None else added_bytes
+            if self._added_bytes < self._limit_bytes * _LOOK_AGAIN:
+                return
+            self._added_bytes = 0
         if not self._trimming.locked():
             threading.Thread(target=self._trim_quietly, name="blob-cache", daemon=True).start()
 

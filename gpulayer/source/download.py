@@ -7,14 +7,17 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import httpx
-
+from gpulayer.protocol.lazily import Lazily
 from gpulayer.source.again import Again, TransferStopped
 from gpulayer.source.blobs import BlobError, write_all
 from gpulayer.source.partial import hash_of_file
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+    import httpx
+else:
+    httpx = Lazily("httpx")
 
 __all__ = ["TransferStopped", "fetch_blob", "fetch_part"]
 

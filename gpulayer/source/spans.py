@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-__all__ = ["Span", "SpanReader", "read_at", "write_all", "write_pieces"]
+__all__ = ["Span", "SpanReader", "filled", "read_at", "write_all", "write_pieces"]
 
 _READ_BYTES = 1 << 18
 _PIECES_AT_ONCE = 1024  # IOV_MAX
@@ -19,6 +19,14 @@ class Span(NamedTuple):
     path: str
     offset: int  # bytes
     size: int  # bytes
+
+
+class Filling(Protocol):
+    """What reads into memory that is there: a file without a buffer, an answer's body."""
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Fill some of `buffer`; how much, 0 or None at the end."""
+        ...
 
 
 class SpanReader:
@@ -61,6 +69,17 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
         return os.pread(descriptor, size, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)  # Windows
     return os.read(descriptor, size)
+
+
+def filled(stream: Filling, target: memoryview) -> bool:
+    """Fill `target` with what comes next; False where the end comes first. Raises as the stream does."""
+    at = 0
+    while at < target.nbytes:
+        count = stream.readinto(target[at:])
+        if not count:
+            return False
+        at += count
+    return True
 
 
 def write_pieces(descriptor: int, pieces: list[bytes]) -> None:

@@ -7,14 +7,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-import httpx
-
+from gpulayer.protocol.lazily import Lazily
 from gpulayer.source.again import CHUNK_BYTES, LARGE_BYTES, Again, TransferStopped
 from gpulayer.source.blobs import read_at
 from gpulayer.source.digests import OPEN_FLAGS
 from gpulayer.source.errors import SourceChanged, shown
 from gpulayer.source.partial import hash_of_file
+
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = Lazily("httpx")
 
 __all__ = ["LARGE_BYTES", "TransferStopped", "send_blob"]
 

@@ -73,7 +73,7 @@ export function isWarm(job: IJob): boolean {
   return job.state === 'running' && job.calls !== null && job.calls.idle_since !== null;
 }
 
-/** '31 of 96 calls done · 4 running · 1 failed · 2 runners'. */
+/** '31 of 96 calls done · 4 running · 1 failed · 2 runners'; calls whose map ended without them are dropped. */
 export function callsOf(calls: ICalls): string {
   const ofAll = calls.done === calls.calls ? '' : ` of ${calls.calls.toLocaleString('en')}`;
   const many = (n: number, what: string): string => `${what}${n === 1 ? '' : 's'}`;
@@ -81,10 +81,23 @@ export function callsOf(calls: ICalls): string {
     `${calls.done.toLocaleString('en')}${ofAll} ${many(calls.calls, 'call')} done`,
     calls.running ? `${calls.running.toLocaleString('en')} running` : '',
     calls.failed ? `${calls.failed.toLocaleString('en')} failed` : '',
+    calls.dropped ? `${calls.dropped.toLocaleString('en')} dropped` : '',
     calls.runners ? `${calls.runners} ${many(calls.runners, 'runner')}` : ''
   ]
     .filter(Boolean)
     .join(' · ');
+}
+
+/** How far the calls of a function are, or were when it ended otherwise than well: '80 of 361 calls were done'. */
+export function callsLine(job: IJob): string {
+  const calls = job.calls;
+  if (!calls || (job.state !== 'cancelled' && job.state !== 'failed')) {
+    return calls ? callsOf(calls) : '';
+  }
+  const ofAll = calls.done === calls.calls ? '' : ` of ${calls.calls.toLocaleString('en')}`;
+  const were = calls.calls === 1 ? 'call was' : 'calls were';
+  const failed = calls.failed ? ` · ${calls.failed.toLocaleString('en')} failed` : '';
+  return `${calls.done.toLocaleString('en')}${ofAll} ${were} done${failed}`;
 }
 
 /** '4.2 s', '3 min 12 s', '2 h 05 min'. */

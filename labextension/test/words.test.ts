@@ -1,6 +1,7 @@
 import { describe, expect, it, test } from 'vitest';
 
 import {
+  callsLine,
   callsOf,
   failure,
   ago,
@@ -248,18 +249,39 @@ describe('a status line that was left behind', () => {
 });
 
 describe('the calls of a function', () => {
-  const calls = { calls: 96, done: 31, failed: 1, running: 4, runners: 2, idle_since: null };
+  const calls = {
+    calls: 96,
+    done: 31,
+    failed: 1,
+    dropped: 0,
+    running: 4,
+    runners: 2,
+    idle_since: null
+  };
 
   test.each([
     [calls, '31 of 96 calls done · 4 running · 1 failed · 2 runners'],
     [{ ...calls, done: 96, failed: 0, running: 0, runners: 1 }, '96 calls done · 1 runner'],
     [{ ...calls, calls: 1, done: 1, failed: 0, running: 0, runners: 0 }, '1 call done'],
     [
+      { ...calls, failed: 0, dropped: 65, running: 0 },
+      '31 of 96 calls done · 65 dropped · 2 runners'
+    ],
+    [
       { ...calls, calls: 100_000, done: 2500, failed: 0 },
       '2,500 of 100,000 calls done · 4 running · 2 runners'
     ]
   ])('are counted', (count, text) => {
     expect(callsOf(count)).toBe(text);
+  });
+
+  test.each([
+    ['cancelled', { failed: 0, dropped: 65 }, '31 of 96 calls were done'],
+    ['failed', { done: 96 }, '96 calls were done · 1 failed'],
+    ['running', {}, '31 of 96 calls done · 4 running · 1 failed · 2 runners']
+  ] as const)('do not stay open when it is %s', (state, more, text) => {
+    expect(callsLine(job(state, { kind: 'calls', calls: { ...calls, ...more } }))).toBe(text);
+    expect(callsLine(job(state, {}))).toBe('');
   });
 
   it('leave its runners warm once all are done', () => {

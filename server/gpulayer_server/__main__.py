@@ -1,29 +1,37 @@
-"""`python -m gpulayer_server`: a control plane as a process of its own, such as an embedded one."""
+"""`python -m gpulayer_server`: a control plane as a process of its own, such as an embedded one.
+
+It takes its folder and starts its worker before it imports what it is made of: both come up at the same time.
+"""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import logging
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
-from gpulayer.protocol.endpoint import data_folder
-from gpulayer_server.datafolder import DataFolder, DataFolderError, FolderHeld, Listen, read_listen, when_free
-from gpulayer_server.garbage import collect_seldom
-from gpulayer_server.listening import ListenError
-from gpulayer_server.service import Service
-from gpulayer_server.settings import Kept, read_settings
-from gpulayer_server.store.database import StoreError
+from gpulayer.protocol.places import data_folder
+from gpulayer_server.folderlock import DataFolderError, FolderHeld, Taken, take
+from gpulayer_server.localworker import Begun, begin
 
-log = logging.getLogger("gpulayer.server")
+if TYPE_CHECKING:
+    from gpulayer_server.datafolder import Listen
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run until a signal, or with `--idle-exit` until unused. Exit codes: 0 ended, 3 the folder is held, 1 failed."""
+    options = _parser().parse_args(argv)
+    os.umask(0o077)
+    try:
+        return _serve(options, _take(options))
+    except DataFolderError as error:
+        print(f"gpulayer: {error}", file=sys.stderr)  # noqa: T201 a command's own output
+        return 3 if isinstance(error, FolderHeld) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m gpulayer_server", description=__doc__)
     parser.add_argument("--data", type=Path, default=data_folder(), help="the data folder")
     parser.add_argument("--port", type=int, default=0, help="the port on loopback; by default the last one, or any")
@@ -40,70 +48,48 @@ def main(argv: list[str] | None = None) -> int:
         ("--keep-blobs-bytes", int, "of files that no kept job names, and of those that they do, so much is kept"),
     ):
         parser.add_argument(name, type=kind, help=f"{text}; else as settings.json in the data folder says")
-    options = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    os.umask(0o077)
-    try:
-        return asyncio.run(_run(options))
-    except (DataFolderError, StoreError, ListenError) as error:
-        print(f"gpulayer: {error}", file=sys.stderr)  # noqa: T201 a command's own output
-        return 3 if isinstance(error, FolderHeld) else 1
+    return parser
 
 
 def _listen(text: str) -> Listen:
+    from gpulayer_server.datafolder import read_listen
+
     try:
         return read_listen(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-async def _run(options: argparse.Namespace) -> int:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    folder = await _take(options, stopping)
-    if folder is None:
-        return 0
-    flags = Kept(keep_jobs=options.keep_jobs, keep_days=options.keep_days, keep_blobs_bytes=options.keep_blobs_bytes)
+def _take(options: argparse.Namespace) -> Taken | None:
+    """The folder; None with `--stand-by` where another one holds it. Raises `DataFolderError`."""
     try:
-        settings = read_settings(folder.path, flags)
-    except DataFolderError:
-        folder.close()
-        raise
-    service = Service(folder, port=options.port, listen=options.listen, settings=settings)
-    endpoint = await service.start()
-    collect_seldom()
-    if options.announce:
-        with contextlib.suppress(BrokenPipeError):  # whoever waited for it is gone
-            print(endpoint.url, flush=True)  # noqa: T201
-    if options.local_worker:
-        service.start_local_worker(*options.worker_arguments.split())
-    told = asyncio.ensure_future(stopping.wait())
-    unused = asyncio.ensure_future(service.until_unused(options.idle_exit or float("inf")))
-    await asyncio.wait({told, unused}, return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
-    unused.cancel()
-    await service.stop(with_local_worker=not stopping.is_set())
-    return 0
-
-
-async def _take(options: argparse.Namespace, stopping: asyncio.Event) -> DataFolder | None:
-    """The folder, with `--stand-by` once its holder has ended; None when told to end before."""
-    try:
-        return DataFolder(options.data)
-    except FolderHeld as held:
+        return take(options.data)
+    except FolderHeld:
         if not options.stand_by:
             raise
-        log.info("standing by: %s", held)
-    told = asyncio.ensure_future(stopping.wait())
-    waiting = asyncio.ensure_future(when_free(options.data))
-    await asyncio.wait({told, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
-    if waiting.done():
-        return waiting.result()
-    waiting.cancel()
-    return None
+        return None
+
+
+def _serve(options: argparse.Namespace, taken: Taken | None) -> int:
+    """Start the worker, then the control plane. Raises `DataFolderError`; neither is left then."""
+    worker: Begun | None = None
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        if options.local_worker and taken is not None:
+            worker = begin(options.data, options.worker_arguments.split())
+        from gpulayer_server.serving import serve
+
+        return serve(options, taken, worker)
+    finally:
+        if worker is not None:
+            worker.close()
+        if taken is not None:
+            taken.close()
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """Told to end before there is a loop that is told."""
+    raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import threading
 from pathlib import Path
@@ -11,16 +10,10 @@ from pathlib import Path
 import msgspec
 
 from gpulayer.protocol.endpoint import Endpoint, read_endpoint, write_private
-from gpulayer.protocol.localdisk import network_filesystem
 from gpulayer.protocol.types import Struct
+from gpulayer_server.folderlock import DataFolderError, FolderHeld, Taken, take
 
-
-class DataFolderError(RuntimeError):
-    """The folder can't be used; says which, why, and what to do."""
-
-
-class FolderHeld(DataFolderError):
-    """Another control plane holds the folder."""
+__all__ = ["DataFolder", "DataFolderError", "FolderHeld", "Listen", "read_listen", "when_free"]
 
 
 class Listen(Struct, frozen=True, kw_only=True):
@@ -47,26 +40,17 @@ def read_listen(text: str) -> Listen:
 class DataFolder:
     """A control plane's folder, locked as long as this object lives. Use it as made: it is the holder then."""
 
-    def __init__(self, path: Path, *, wait: bool = False):
+    def __init__(self, path: Path, *, wait: bool = False, taken: Taken | None = None):
         """Take the folder; it is made when missing.
 
         Arguments:
+            taken: the same folder, taken before.
             wait: where another one holds it, block until that one ends, however it ends. Of many who wait one gets it.
 
         Raises `FolderHeld`, and `DataFolderError` for a folder that can't be had or lies on a network file system.
         """
         self.path = path
-        kind = network_filesystem(path)
-        if kind:
-            text = f"{path} lies on a network file system ({kind}), where locks and SQLite are not safe"
-            raise DataFolderError(f"{text}; set GPULAYER_DATA to a folder on a local disk")
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _take(path / "lock", wait=wait)
-            _sign(self._lock)
-        except OSError as error:
-            text = f"{path} can't be the data folder: {error.strerror}"
-            raise DataFolderError(f"{text}; mend that, or set GPULAYER_DATA to another folder") from error
+        self._lock = taken.give() if taken is not None else take(path, wait=wait).give()
 
     @property
     def last_port(self) -> int:
@@ -132,34 +116,3 @@ async def when_free(path: Path) -> DataFolder:
 
     threading.Thread(target=wait, name="gpulayer-data-folder", daemon=True).start()
     return await taken
-
-
-def _sign(lock: int) -> None:
-    """Say who holds it. Raises OSError, and the lock is free again."""
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    except OSError:
-        os.close(lock)
-        raise
-
-
-def _take(path: Path, *, wait: bool) -> int:
-    """A descriptor with the lock on this file. Raises `FolderHeld` or OSError."""
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if os.path.samestat(os.fstat(lock), os.stat(path)):
-                return lock
-        except FileNotFoundError:  # removed while we waited, with its folder: there is another, or nothing to hold
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except BlockingIOError:
-            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
-            os.close(lock)
-            text = f"{path.parent} is held by another control plane (pid {holder})"
-            raise FolderHeld(f"{text}; attach to it through {path.parent}/endpoint.json") from None
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)

@@ -61,7 +61,8 @@ class MapHistory:
     def _old(self, now: float) -> list[MapKey]:
         settings, maps = self._settings, self._store.maps
         too_many = maps.ended_count() - settings.keep_jobs
-        before = now - settings.keep_days * _DAY_S
+        days = settings.keep_days if settings.keep_results_days is None else settings.keep_results_days
+        before = now - days * _DAY_S
         found = maps.oldest_ended(_SLICE + len(self._shell.plane.calls.by_job))  # each of which keeps one
         return [
             (n, k)

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.types import State
-from gpulayer_server.core.calls.views import map_view, stored_map, view_of
+from gpulayer_server.core.calls.views import map_view, stored_map, view_of, waiting_map_view
 from gpulayer_server.core.events import ArgsRow
+from gpulayer_server.core.explaining import Why
 from gpulayer_server.core.plane import Plane
 from gpulayer_server.store.database import Store
 from gpulayer_server.store.maps import MapKey, StoredRun, split_id
@@ -24,7 +25,8 @@ class MapReading:
 
     def map_view(self, name: str) -> MapView | None:
         """A map of any age; one of which nothing runs tells why. None: it is not there."""
-        return map_view(self.plane, name) or self.stored_map_view(name)
+        view = map_view(self.plane, name)
+        return self.stored_map_view(name) if view is None else waiting_map_view(self.plane, view)
 
     def stored_map_view(self, name: str) -> MapView | None:
         """The same by what is committed alone, whatever the plane knows by now."""
@@ -66,16 +68,18 @@ class MapReading:
 
     def waiting_map_views(self, names: Iterable[str]) -> list[MapView]:
         """Those of these maps that wait, with why: what is one job's is looked at once."""
+        plane = self.plane
+        why = Why(plane, plane.now)
         told: dict[str, MapView] = {}
         views: list[MapView] = []
         for name in names:
-            of = self.plane.calls.maps.get(name)
+            of = plane.calls.maps.get(name)
             if of is None or of.row.state is not State.QUEUED or of.pool.ready:
                 continue
-            why = told.get(of.row.job)
-            if why is None:
-                why = told[of.row.job] = view_of(self.plane, of)
-            views.append(replace(stored_map(of.row, why.nearest), reasons=why.reasons, progress=why.progress))
+            one = told.get(of.row.job)
+            if one is None:
+                one = told[of.row.job] = waiting_map_view(plane, view_of(plane, of), why)
+            views.append(replace(stored_map(of.row, one.nearest), reasons=one.reasons, progress=one.progress))
         return views
 
     def args(self, name: str, first: int, count: int) -> list[ArgsRow]:

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from gpulayer.protocol.calls import CallRun, MapView
+from gpulayer.protocol.types import State
 from gpulayer_server.core.events import Effects
 from gpulayer_server.maptexts import Streams, Text, texts_of
 
@@ -16,7 +19,9 @@ _NEWS_S = 0.1  # the fleet changes often: those who wait are told why at most so
 class MapListener(Protocol):
     """Someone who follows a map. What it is told it sends with the next `flush`."""
 
-    def changed(self, view: MapView) -> None: ...
+    def changed(self, view: MapView) -> bool:
+        """Whether that is news to it."""
+        ...
 
     def accepted(self, run: CallRun) -> None: ...
 
@@ -33,6 +38,9 @@ class MapTelling:
         self._waiting = waiting
         self._streams = streams
         self._news: asyncio.TimerHandle | None = None
+        self._news_of: dict[str, None] = {}  # maps that wait, and of which it is soon to be looked why
+        self._news_of_all = False
+        self._whys: dict[str, MapView] = {}  # of maps that wait: the last view that says why
         self.followers: dict[str, dict[MapListener, None]] = {}  # by map
         self._by_job: dict[str, int] = {}  # how many follow a map of it
         self._told: dict[MapListener, None] = {}  # since the last flush
@@ -50,6 +58,7 @@ class MapTelling:
             del listeners[listener]
             if not listeners:
                 del self.followers[name]
+                self._whys.pop(name, None)
             job = name.rpartition(".")[0]
             self._by_job[job] -= 1
             if not self._by_job[job]:
@@ -63,15 +72,27 @@ class MapTelling:
                 listener.accepted(run)
                 self._told[listener] = None
         for name, view in views.items():
-            self.changed(name, view)
-        if effects.fleet_changed and self.followers and self._news is None:
+            if name in self.followers:
+                self.changed(name, self._with_why(view))
+        if effects.fleet_changed and self.followers:
+            self._news_of_all = True
+        if (self._news_of_all or self._news_of) and self._news is None:
             self._news = asyncio.get_running_loop().call_later(_NEWS_S, self._tell_waiting)
+
+    def _with_why(self, view: MapView) -> MapView:
+        """One that waits, with why as it was told last: it is looked at again in a moment, however many views come."""
+        if view.state is not State.QUEUED or view.runners:
+            self._whys.pop(view.id, None)
+            return view
+        self._news_of[view.id] = None
+        known = self._whys.get(view.id)
+        return view if known is None else replace(view, reasons=known.reasons, nearest=known.nearest)
 
     def changed(self, name: str, view: MapView) -> None:
         """A map is another now."""
         for listener in self.followers.get(name, ()):
-            listener.changed(view)
-            self._told[listener] = None
+            if listener.changed(view):
+                self._told[listener] = None
 
     def follows(self, job: str) -> bool:
         """Whether somebody follows a map of this job."""
@@ -101,8 +122,13 @@ class MapTelling:
             self._news.cancel()
 
     def _tell_waiting(self) -> None:
-        """The fleet changed: those who follow a waiting map see its reasons anew."""
+        """Those who follow a map that waits see its reasons anew; of all of them, where the fleet changed."""
         self._news = None
-        for view in self._waiting(list(self.followers)):
-            self.changed(view.id, view)
+        names = list(self.followers if self._news_of_all else self._news_of)
+        self._news_of.clear()
+        self._news_of_all = False
+        for view in self._waiting(names):
+            if view.id in self.followers:
+                self._whys[view.id] = view
+                self.changed(view.id, view)
         self.flush()

@@ -9,15 +9,15 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer
 from tornado.web import Application
 
 from gpulayer._version import __version__
-from gpulayer.protocol.endpoint import Endpoint, without_secrets
+from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.types import FRAME_DATA_BYTES
+from gpulayer_server import localworker
 from gpulayer_server.core.events import LocalWorkerExpected, ShutdownWanted
 from gpulayer_server.core.state import Settings
 from gpulayer_server.datafolder import DataFolder, Listen
@@ -95,30 +95,14 @@ class Service:
 
     def start_local_worker(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a worker on this machine, in a session of its own; one that holds its folder already stays."""
-        self.shell.handle(LocalWorkerExpected(until=self.shell.clock.now() + 30.0))
-        logs = self.data / "logs"
-        logs.mkdir(mode=0o700, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "gpulayer_worker",
-            "join",
-            "--local",
-            "--control-plane",
-            str(self.data.absolute()),
-        ]
-        with (logs / "local-worker.log").open("ab") as output:
-            worker = subprocess.Popen(
-                [*command, "--data", str(self.data.absolute() / "worker"), *arguments],
-                env=without_secrets(),
-                cwd="/",  # where Python looks for modules first
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        self._workers.append(worker)
+        worker = localworker.start(self.data, list(arguments))
+        self.expect_local_worker(worker)
         return worker
+
+    def expect_local_worker(self, worker: subprocess.Popen[bytes]) -> None:
+        """One was started: until it is here, work that it may be able to do waits for it."""
+        self.shell.handle(LocalWorkerExpected(until=self.shell.clock.now() + 30.0))
+        self._workers.append(worker)
 
     @property
     def live_jobs(self) -> int:

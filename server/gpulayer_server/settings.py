@@ -19,8 +19,10 @@ class Kept(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     keep_jobs: Annotated[int, Meta(ge=0)] | None = None  # of those that ended
     keep_days: Annotated[float, Meta(ge=0)] | None = None  # since the end
+    keep_results_days: Annotated[float, Meta(ge=0)] | None = None  # of calls; else as `keep_days`
     keep_blobs_bytes: Annotated[int, Meta(ge=0)] | None = None  # of files; what kept jobs name is kept anyway
     lost_after_s: Annotated[float, Meta(ge=2)] | None = None  # out of reach for so long, its tasks with retries move on
+    client_away_s: Annotated[float, Meta(ge=0)] | None = None  # after it a map ends whose client did not send the rest
 
 
 def read_settings(data: Path, flags: Kept | None = None) -> Settings:

@@ -10,13 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
 
 from gpulayer.protocol.calls import MapView
-from gpulayer.protocol.failpoints import reach
 from gpulayer.protocol.types import JobSpec, JobView, Problem, State
 from gpulayer.source.blobs import Blobs
 from gpulayer.source.partial import Partials
@@ -25,14 +23,15 @@ from gpulayer_server.clock import Clock
 from gpulayer_server.core.calls.views import map_view
 from gpulayer_server.core.events import Effects, Event, LimitsSet, Tick, WorkerConnected, WorkerGone
 from gpulayer_server.core.plane import Plane
-from gpulayer_server.core.state import JobKey, Limits, MapState, Settings
+from gpulayer_server.core.state import JobKey, Limits, Settings
 from gpulayer_server.datafolder import DataFolder
 from gpulayer_server.garbage import Garbage
 from gpulayer_server.history import History
 from gpulayer_server.maptelling import MapTelling
 from gpulayer_server.reading import Reading
 from gpulayer_server.retention import Retention
-from gpulayer_server.sending import Sending, WorkerLink
+from gpulayer_server.senders import Senders
+from gpulayer_server.sending import Sending, Unit, WorkerLink
 from gpulayer_server.settings import read_settings
 from gpulayer_server.specs import Specs
 from gpulayer_server.store.committer import Committer
@@ -40,21 +39,12 @@ from gpulayer_server.store.database import Store, StoreError
 from gpulayer_server.store.rows import Op, encoded
 from gpulayer_server.store.streams import Streams
 from gpulayer_server.submitting import MOST_JOBS, Batch, too_many
-from gpulayer_server.telling import Followed, Follower, Telling, Watcher
+from gpulayer_server.telling import Follower, Telling, Watcher
 
 log = logging.getLogger("gpulayer.server")
 
 Reply = Callable[[JobView | Problem | None], None]
 BatchReply = Callable[[list[str] | Problem], None]
-
-
-@dataclass
-class _Unit:
-    effects: Effects
-    commits: bool
-    views: dict[Followed, JobView] = field(default_factory=dict[Followed, JobView])
-    maps: dict[str, MapView] = field(default_factory=dict[str, MapView])
-    ended: list[MapState] = field(default_factory=list[MapState])
 
 
 class Shell(Reading):
@@ -79,6 +69,7 @@ class Shell(Reading):
         self.maps = MapTelling(self.waiting_map_views, self.streams)
         self._garbage = Garbage()
         self._history = History(self, self.store, self.streams, self.settings)
+        self.senders = Senders()
         self.clients: set[object] = set()  # the clients that are connected: an embedded control plane stays for them
         self.coming: dict[JobKey, list[Callable[[], None]]] = {}  # keys of a batch on its way in, and who waits for it
         self._batches: set[asyncio.Task[None]] = set()
@@ -86,10 +77,12 @@ class Shell(Reading):
         self._conns = 0
         self._requests: dict[int, Callable[[Any], None]] = {}
         self._request_n = 0
-        self._outbox: deque[_Unit] = deque()
+        self._outbox: deque[Unit] = deque()
         self._decided: list[list[Op]] = []  # units that the committer has not been given yet
         self._committing = 0
         self._failing = False
+        self._gathering = False  # a frame is looked at: `frame` commits
+        self._unseen: Unit | None = None  # the last one, whose maps can still be looked at as they are
         self._limits: dict[str, Limits] = {}
         self._loop = asyncio.get_running_loop()
         self._committer = Committer(self.store, self._committed_on_thread)
@@ -104,14 +97,16 @@ class Shell(Reading):
             if isinstance(event, WorkerConnected) and event.conn in self.links:
                 self.links[event.conn].drop("the control plane is recovering from a failed write")
             return
+        if self._unseen is not None:
+            self._see(self._unseen)
         effects = self.plane.handle(event, self.clock.now())
         ops = encoded(effects.rows.values())
-        unit = _Unit(effects, bool(ops))
+        unit = Unit(effects, bool(ops))
         if self.followers:
             unit.views = self._telling.views(effects.jobs)
         if effects.maps:
             unit.ended = self._calls.take(effects.rows.values())
-            unit.maps = {name: view for name in effects.maps if (view := map_view(self.plane, name)) is not None}
+            self._unseen = unit
         if not ops and not self._outbox:
             self._release(unit)
             self._flush()
@@ -125,9 +120,18 @@ class Shell(Reading):
         self._limits = limits
         self.handle(LimitsSet(limits=limits))
 
+    def frame(self, take: Callable[[], None]) -> None:
+        """Let what `take` brings, such as all messages of a frame, be one transaction, which begins at once."""
+        self._gathering = True
+        try:
+            take()
+        finally:
+            self._gathering = False
+            self.commit()
+
     def _decide(self, ops: list[Op]) -> None:
         self._committing += 1
-        if not self._decided:
+        if not self._decided and not self._gathering:
             self._loop.call_soon(self.commit)
         self._decided.append(ops)
 
@@ -169,7 +173,7 @@ class Shell(Reading):
             return
         self._request_n += 1
         self._requests[self._request_n] = reply
-        self._outbox.append(_Unit(Effects(replies=[(self._request_n, None)]), True))
+        self._outbox.append(Unit(Effects(replies=[(self._request_n, None)]), True))
         self._decide(ops)
 
     def after_commits(self, read: Callable[[], None]) -> None:
@@ -179,7 +183,7 @@ class Shell(Reading):
             return
         self._request_n += 1
         self._requests[self._request_n] = lambda _: read()
-        unit = _Unit(Effects(replies=[(self._request_n, None)]), False)
+        unit = Unit(Effects(replies=[(self._request_n, None)]), False)
         self._outbox.append(unit)
 
     def connect(self, link: WorkerLink) -> int:
@@ -267,21 +271,22 @@ class Shell(Reading):
         if error is not None:
             self._fail(error)
             return
+        self._sending.leave(self._outbox, count)  # while workers begin, clients are told
         while self._outbox and (count > 0 or not self._outbox[0].commits):
             unit = self._outbox.popleft()
             count -= unit.commits
             self._release(unit)
         self._flush()
 
-    def _release(self, unit: _Unit) -> None:
+    def _see(self, unit: Unit) -> None:
+        """Look at its maps: after the next event they would be others."""
+        self._unseen = None
+        views = {name: map_view(self.plane, name) for name in unit.effects.maps}
+        unit.maps = {name: view for name, view in views.items() if view is not None}
+
+    def _release(self, unit: Unit) -> None:
+        self._sending.send(unit)
         effects = unit.effects
-        if effects.rows:
-            reach("server.committed")
-        if effects.results:
-            reach("server.results-committed")
-        for attempt, why in effects.marks:
-            self._mark(attempt, why)
-        self._sending.send(effects.sends)
         if unit.commits and self.followers:
             self._telling.tell_late(effects, unit.views)
         for request, answer in effects.replies:
@@ -291,10 +296,12 @@ class Shell(Reading):
             if link is not None:
                 link.drop(reason)
         self._telling.tell(effects, unit.views)
+        if unit is self._unseen:
+            self._see(unit)
         if unit.maps or effects.results or effects.fleet_changed:
             self._tell_of_maps(unit)
 
-    def _tell_of_maps(self, unit: _Unit) -> None:
+    def _tell_of_maps(self, unit: Unit) -> None:
         self.maps.tell(unit.effects, unit.maps)
         for state in unit.ended:  # all that was to be sent of it was
             self._calls.forget(state.id)
@@ -304,12 +311,6 @@ class Shell(Reading):
         """What was said to clients and runners leaves, in few frames."""
         self._sending.flush()
         self.maps.flush()
-
-    def _mark(self, attempt: str, why: str) -> None:
-        try:
-            self.streams.truncate_with_mark(attempt, why)
-        except OSError as error:
-            log.error("the stream of %s has no mark at its end before the next start: %s", attempt, error)
 
     def _fail(self, error: StoreError) -> None:
         """Nothing of what waits happened. Once the committer has given all of it back, begin again from the store."""
@@ -325,6 +326,7 @@ class Shell(Reading):
                 link.drop("the control plane is recovering from a failed write")
         if self._committing == 0:
             expected_until = self.plane.local_expected_until  # a local worker may still be on its way
+            self._unseen = None
             self.plane = self._load(names=self.plane.names)
             self.plane.local_expected_until = expected_until
             self._committer.reset()
@@ -342,7 +344,7 @@ class Shell(Reading):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(0.5)
-            self.handle(Tick())
+            self.handle(Tick(attended=self.senders.attended(self.plane.calls.incomplete)))
             if self._drop_args:
                 ops, self._drop_args = self._drop_args, []
                 self.write(ops, lambda _: None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from gpulayer.protocol.calls import CallsSpec, FunctionSpec, MapSpec, MapView
 from gpulayer.protocol.types import JobSpec, JobView, Problem, Requirements, State
@@ -30,6 +31,11 @@ class Wish:
     taken: int = 0
     tries: int = 0
     refused: bool = False
+    leaves_at: int | None = None  # having sent so many calls the client goes away
+    back_after_s: float | None = None  # for so long; None: for good
+    stays: bool = False  # it does not go away, only its next calls take so long to make
+    gone: bool = False
+    making: bool = False  # its next calls
 
     @property
     def over(self) -> bool:
@@ -39,7 +45,12 @@ class Wish:
     @property
     def open(self) -> bool:
         """Whether it is not there yet, or not all of its calls are."""
-        return not self.over and (self.view is None or self.taken < len(self.args))
+        return not (self.over or self.gone) and (self.view is None or self.taken < len(self.args))
+
+    def part(self, first: int) -> tuple[bytes, ...]:
+        """The next calls, as many as are brought at once."""
+        end = first + _PART
+        return self.args[first : end if self.leaves_at is None else min(end, self.leaves_at)]
 
 
 class Caller(Process):
@@ -54,9 +65,9 @@ class Caller(Process):
 
     # ---------------------------------------------------------------- maps
 
-    def call(self, key: str, job: JobSpec, of: MapSpec, args: tuple[bytes, ...]) -> None:
-        """Want a map, and ask until all of its calls are there."""
-        self.wishes[key] = Wish(key=key, job=job, map=of, args=args)
+    def call(self, key: str, job: JobSpec, of: MapSpec, args: tuple[bytes, ...], **leaving: Any) -> None:
+        """Want a map, and ask until all of its calls are there; `leaving`: whether it goes away before, see `Wish`."""
+        self.wishes[key] = Wish(key=key, job=job, map=of, args=args, **leaving)
         self.ask(key)
 
     def ask(self, key: str) -> None:
@@ -68,7 +79,7 @@ class Caller(Process):
 
     def _impatient(self, wish: Wish, tries: int) -> None:
         """Until it knows that all calls are taken: then those who run them owe it the rest."""
-        if wish.tries == tries and wish.open:
+        if wish.tries == tries and wish.open and not wish.making:
             self.ask(wish.key)
 
     def request(self, call: Callable[..., None], *args: object) -> None:
@@ -87,7 +98,7 @@ class Caller(Process):
             if state is not None and state.ended_at is not None:
                 self._opened(wish, stored_map(state))
                 return
-        first = wish.args[:_PART]
+        first = wish.part(0)
         self.sim.log(self.owner, f"opens {wish.key}")
 
         def make(n: int) -> Event:
@@ -119,13 +130,30 @@ class Caller(Process):
     def _know(self, wish: Wish, view: MapView) -> None:
         wish.view = view
         wish.taken = max(wish.taken, view.taken)
-        if not wish.over and wish.taken < len(wish.args):
+        if wish.leaves_at is not None and wish.taken >= wish.leaves_at and wish.open:
+            self._leave(wish)
+        elif not (wish.over or wish.gone or wish.making) and wish.taken < len(wish.args):
             self.request(self._bring, wish, wish.taken)
+
+    def _leave(self, wish: Wish) -> None:
+        """The program ends, or its net does; it may be back later. Or only its next calls are not there yet."""
+        wish.gone, wish.making, wish.leaves_at = not wish.stays, wish.stays, None
+        self.sim.log(self.owner, f"{'has nothing yet of' if wish.stays else 'leaves'} {wish.key}")
+        if wish.view is not None and wish.gone:
+            self.truth.calls.left(wish.view.id)
+        if wish.back_after_s is not None:
+            self.after(wish.back_after_s, self.come_back, wish.key)
+
+    def come_back(self, key: str) -> None:
+        """It goes on, where its map did not end."""
+        self.wishes[key].gone = self.wishes[key].making = False
+        self.sim.log(self.owner, f"is back with {key}")
+        self.ask(key)
 
     def _bring(self, wish: Wish, first: int) -> None:
         if wish.view is None:
             return
-        name, part = wish.view.id, wish.args[first : first + _PART]
+        name, part = wish.view.id, wish.part(first)
         last = first + len(part) == len(wish.args)
         self._ask(
             lambda n: ArgsCame(request=n, map=name, first=first, args=part, last=last),
@@ -188,6 +216,19 @@ class Caller(Process):
         mine = set(self.jobs())
         views = self.truth.views.values()
         return sorted({view.id for view in views if view.id in mine and view.state is State.UNREACHABLE})
+
+
+def attended(callers: Sequence[Caller]) -> frozenset[str]:
+    """Maps whose clients have more to send, and are connected to the control plane."""
+    names: set[str] = set()
+    for caller in callers:
+        calls = caller.control_plane.plane.calls
+        there = [wish for wish in caller.wishes.values() if not (wish.over or wish.gone)]
+        for name in [calls.keys.get((caller.owner, wish.key), "") for wish in there]:
+            if name in calls.incomplete:
+                names.add(name)
+                caller.truth.calls.came_back(name)
+    return frozenset(names)
 
 
 def _hash(job: JobSpec) -> str:
@@ -254,6 +295,14 @@ def draw_maps(rng: Random) -> Maps:
         devices=rng.choice(((0,), (0, 0, 0, 1))),
         stateful=rng.choice((0.0, 0.3)),
     )
+
+
+def draw_leaving(rng: Random, count: int) -> dict[str, Any]:
+    """Whether a client goes away before it has sent all of so many calls, and comes back. Most do not."""
+    if count < 2 or rng.random() < 0.5:
+        return {}
+    back_after_s = rng.choice((None, 3.0, 20.0, 60.0))
+    return {"leaves_at": rng.randrange(count), "back_after_s": back_after_s, "stays": back_after_s == 60.0}
 
 
 def draw_faults(rng: Random) -> dict[str, float]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from gpulayer.protocol.calls import OK, RUNNER_DIED, CallRun, MapView
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from tests.simulation.runners import CallKey, Given, Runner
 
 
+#: So long a map waits for a client that went away.
+AWAY_S = 30.0
+
+
 class CallsTruth:
     """Every call that ever ran, every result that anybody was told of."""
 
@@ -26,6 +32,9 @@ class CallsTruth:
         self.results: dict[CallKey, tuple[int, bytes]] = {}  # that were told, by code and data
         self.views: dict[str, MapView] = {}  # the last that was told of each map
         self.map_of_key: dict[tuple[str, str], str] = {}
+        self.length: Callable[[str], float] = lambda _: inf  # of an attempt's stream, at the control plane
+        self._texts: dict[tuple[str, CallKey], int] = {}  # by attempt and call: where what it wrote ends in the spool
+        self._left: dict[str, float] = {}  # maps whose clients went away before they had sent all, and since when
         self._lost: set[str] = set()  # attempts that were given up
         self._told_since: dict[str, MapView] = {}  # since the last look into the store
 
@@ -38,6 +47,26 @@ class CallsTruth:
         view = self.views.get(call.key[0])
         if view is None:
             raise Violation(f"call {call.key} runs, and nobody was told of its map")
+
+    def wrote(self, attempt: str, key: CallKey, end: int) -> None:
+        """A call wrote something, up to this byte of its attempt's spool."""
+        self._texts[attempt, key] = end
+
+    # ---------------------------------------------------------------- clients
+
+    def left(self, name: str) -> None:
+        """A map's client went away before it had sent all of its calls."""
+        self._left[name] = self.sim.now
+
+    def came_back(self, name: str) -> None:
+        """A map's client is there, and the plane hears of it."""
+        self._left.pop(name, None)
+
+    def _check_away(self, view: MapView) -> None:
+        """A map ended because its client is away: it is, for long, and nothing that it sent is lost."""
+        since = self._left.get(view.id, inf)
+        if self.sim.now - since < AWAY_S * 0.99 or view.done != view.taken or view.taken == view.total:
+            raise Violation(f"map {view.id} ended for its client's sake, which is away since {since}: {view}")
 
     # ---------------------------------------------------------------- the plane
 
@@ -58,6 +87,8 @@ class CallsTruth:
             attempt, of, index = data.decode().split()
             if (of, int(index)) != (name, run.first + n):
                 raise Violation(f"call {run.first + n} of {name} gets the result of call {index} of {of}")
+            if self.length(attempt) < self._texts.get((attempt, (name, run.first + n)), 0):
+                raise Violation(f"call {run.first + n} of {name} has a result, and not all of its text is here")
             if attempt in self._lost:
                 raise Violation(f"call {run.first + n} of {name} gets the result of {attempt}, which was given up")
 
@@ -81,6 +112,8 @@ class CallsTruth:
                 raise Violation(f"map {view.id} was told to be {before}, and now {view}")
             if before.taken > view.taken or before.done > view.done:
                 raise Violation(f"map {view.id} had {before}, and now {view}")
+        if view.problem.startswith("its client went away") and (before is None or before.state not in TERMINAL):
+            self._check_away(view)
         if view.state is State.SUCCEEDED and view.done != view.total:
             raise Violation(f"map {view.id} has succeeded, and is not done: {view}")
         if view.total is not None and not view.done <= view.taken <= view.total:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from tests.simulation.agent import Agent
-from tests.simulation.callers import Caller, draw_faults, draw_maps
+from tests.simulation.callers import Caller, draw_faults, draw_leaving, draw_maps
 from tests.simulation.clients import Client
 from tests.simulation.machine import Machine
 from tests.simulation.plans import Plan, draw_plan
@@ -214,7 +214,9 @@ class Chaos:
 
     def _call(self, n: int) -> None:
         key = f"map{n}"
-        self._caller().call(key, *self.world.plan.maps.draw(self.random, key))
+        job, of, args = self.world.plan.maps.draw(self.random, key)
+        leaving = draw_leaving(Random(f"leaving {self.world.sim.seed} {n}"), len(args))  # changes nothing of the rest
+        self._caller().call(key, job, of, args, **leaving)
 
     def _cancel_map(self) -> None:
         caller = self._caller()

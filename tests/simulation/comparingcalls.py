@@ -8,6 +8,8 @@ from typing import Any
 
 from gpulayer_server.core.calls.pool import LiveMap, Pool
 from gpulayer_server.core.plane import Plane
+from gpulayer_worker.linkcore import Link
+from tests.simulation.simulator import Violation
 
 
 def unfounded_calls(plane: Plane) -> Iterator[str]:
@@ -23,6 +25,8 @@ def unfounded_calls(plane: Plane) -> Iterator[str]:
     for name, of in calls.maps.items():
         if of.pool.maps.get(of.row.k) is not of or name != of.row.id:
             yield f"map {name} is not its pool's"
+    if set(calls.incomplete) != {name for name, of in calls.maps.items() if of.row.taken != of.row.total}:
+        yield f"others than these are taken to be incomplete: {list(calls.incomplete)}"
     for name, lease in calls.leases.items():
         if plane.attempts.get(name) is not lease.attempt or lease.attempt.over:
             yield f"{name} has a lease, and is over"
@@ -94,9 +98,19 @@ def known_of_calls(plane: Plane) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for name, of in plane.maps.items():
         row = of.row
-        times = (row.opened_at, row.started_at)
+        times = (row.opened_at, row.started_at, row.left_at)
         head = (row.n, row.k, row.owner, row.key, row.spec, row.total, row.taken, row.done, row.failed, row.state)
         known[f"map {name}"] = (*head, *times, row.cancel_wanted, list(of.done))
     for name, pool in plane.calls.by_job.items():
         known[f"pool {name}"] = (pool.key, pool.last_k, pool.closing and bool(pool.maps))
     return known
+
+
+def check_results(link: Link) -> None:
+    """What a worker keeps of results is what it has to tell: of each call one, until it is accepted. Raises."""
+    for name, held in link.held.items():
+        if held.calls is not None:
+            kept = sum(len(run.codes) for run, _ in held.calls._results)
+            waited = sum(each.count for each in held.calls._ended)
+            if kept != waited:
+                raise Violation(f"{name} keeps {kept} results, and {waited} are to be told")

@@ -167,6 +167,7 @@ class ControlPlane(Process):
         self.careless_workers = False  # they say words again, or forget some
         self.ended = False  # once, in order: what was said then may arrive much later
         self.expects_local = False  # a local worker is started with it
+        self.attended: Callable[[], frozenset[str]] = frozenset  # maps of which connected clients have more to send
         self._conns = 0
 
     # ---------------------------------------------------------------- life and death
@@ -185,8 +186,7 @@ class ControlPlane(Process):
         self._requests: dict[int, Callable[[Any], None]] = {}
         self._request_n = 0
         self._waiting: list[list[Op]] = []  # units that the committer has not taken yet
-        self._committing = 0
-        self._committer_busy = self._committer_failed = False
+        self._committing, self._committer_busy, self._committer_failed = 0, False, False
         self.load(names=0)
         self.sim.log("cp", f"starts, epoch {self.epoch}")
         self.after(TICK_S, self._tick)
@@ -226,7 +226,7 @@ class ControlPlane(Process):
 
     def _tick(self) -> None:
         self.after(TICK_S, self._tick)
-        self.handle(Tick())
+        self.handle(Tick(attended=self.attended()))
 
     # ---------------------------------------------------------------- events in
 

@@ -84,7 +84,8 @@ class Runner(Program):
         self.queue = deque(each for each in self.queue if each.key[0] != name)
         self.results = {key: run for key, run in self.results.items() if key[0] != name}
         running = self.running
-        if running is not None and running.key[0] == name and self._unwanted != name:
+        heeds = running is not None and running.deed != "deaf"
+        if running is not None and heeds and running.key[0] == name and self._unwanted != name:
             self._unwanted = name
             self.end_life()
             self.after(0.3 * self.sim.random.random(), self._interrupted)
@@ -105,6 +106,7 @@ class Runner(Program):
 
     def _write(self, call: Given, text: bytes) -> None:
         self.spool.data += encode_call(Kind.CALL_STDOUT, call.key[0], call.key[1], 0, text)
+        self.kernel.machine.truth.calls.wrote(self.attempt, call.key, len(self.spool.data))
 
     def _done(self, call: Given) -> None:
         if call.deed == "die" or (call.deed == "die once" and self.kernel.machine.truth.calls.runs[call.key] == 1):
@@ -112,6 +114,8 @@ class Runner(Program):
             return
         if call.deed == "print":
             self._write(call, f"{self.attempt} did {call.key}\n".encode() * 20)
+        for _ in range(80 if call.deed == "flood" else 0):  # more than may be on its way at once
+            self._write(call, bytes(64 * 1024))
         (name, index), code = call.key, RAISED if call.deed == "raise" else OK
         data = f"{self.attempt} {name} {index}".encode()
         spent_us = round(call.seconds * 1e6)

@@ -32,12 +32,19 @@ def calls(name: str = "f", *, priority: int = 0, **options: Any) -> JobSpec:
 
 
 def call(
-    world: World, key: str, *seconds: float, deed: str = "ok", of: JobSpec | None = None, owner: int = 0, **options: Any
+    world: World,
+    key: str,
+    *seconds: float,
+    deed: str = "ok",
+    of: JobSpec | None = None,
+    owner: int = 0,
+    leaving: dict[str, Any] | None = None,
+    **options: Any,
 ) -> None:
-    """Open a map of calls that take so long each; `deed`: what the last one does."""
+    """Open a map of calls that take so long each; `deed`: what the last one does; `leaving`: of its client."""
     deeds = [*["ok"] * (len(seconds) - 1), deed]
     args = tuple([f"{key}:{n}:{each}:{deeds[n]}".encode() for n, each in enumerate(seconds)])
-    world.callers[owner].call(key, of or calls(), MapSpec(**options), args)
+    world.callers[owner].call(key, of or calls(), MapSpec(**options), args, **(leaving or {}))
 
 
 def view_of(world: World, key: str, owner: int = 0) -> MapView:
@@ -201,6 +208,27 @@ def tell_again(world: World, attempt: str, name: str, index: int, worker: str) -
     plane.handle(WorkerSaid(conn=conn, messages=(CallsDone(attempt=attempt, runs=(run,)),)))
     world.run(0.1)
     world.truth.check_plane(plane.plane)
+
+
+@staged()
+def a_result_that_nobody_waits_for_is_let_go_of(make: Make) -> None:
+    world = make(workers=((1, 0),))
+    call(world, "map", 3.0, deed="deaf")
+    world.run(2.0)
+    world.callers[0].cancel("map")
+    world.run(5.0)
+    assert (view_of(world, "map").state, runs_of(world, "map")) == (State.CANCELLED, [1])
+    assert [runner.results for runner in runners(world)] == [{}]
+    ended(world)
+
+
+@staged()
+def a_result_comes_behind_all_that_its_call_wrote(make: Make) -> None:
+    world = make(workers=((1, 0),))
+    call(world, "map", 0.1, deed="flood")
+    world.run(10.0)
+    assert view_of(world, "map").state is State.SUCCEEDED
+    ended(world)
 
 
 @staged()

@@ -258,6 +258,22 @@ def small_commands_go_ahead_once_the_one_who_stood_before_them_goes_elsewhere(ma
     cancelled(world, "runs", "first")
 
 
+@staged()
+def what_waited_ahead_of_slots_in_vain_waits_in_line_from_then_on(make: Make) -> None:
+    """Though the word that more may wait there is an old one, said again, of which its worker does not know."""
+    world = make(workers=((1, 1),))
+    submitted(world, "runs")
+    say_ahead(world, 4)
+    for number in range(6):
+        submitted(world, f"small{number}", 0.1)
+    world.run(20.0)
+    views = [looked_at(world, f"small{number}") for number in range(6)]
+    assert {view.state for view in views} == {State.QUEUED}
+    assert [view.attempts for view in views] == [1, 1, 1, 1, 0, 0]
+    cancelled(world, "runs")
+    assert state_of(world, "small5") is State.SUCCEEDED
+
+
 # ---------------------------------------------------------------- what is reserved
 
 

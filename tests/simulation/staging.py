@@ -24,6 +24,8 @@ _MODULES = (
     "tests.simulation.situations_of_fleets",
     "tests.simulation.situations_of_room",
     "tests.simulation.situations_of_calls",
+    "tests.simulation.situations_of_callers",
+    "tests.simulation.situations_of_lost_words",
     "tests.simulation.situations_of_runners",
 )
 _scenarios: dict[str, Callable[[], None]] = {}

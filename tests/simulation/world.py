@@ -13,8 +13,10 @@ from gpulayer.protocol.types import Device
 from gpulayer_server.core.state import Settings
 from gpulayer_server.store.database import Store
 from tests.simulation.agent import Agent
-from tests.simulation.callers import Caller
+from tests.simulation.callers import Caller, attended
+from tests.simulation.callstruth import AWAY_S
 from tests.simulation.clients import Client
+from tests.simulation.comparingcalls import check_results
 from tests.simulation.controlplane import ControlPlane
 from tests.simulation.ending import check_end, nowhere, unfinished
 from tests.simulation.machine import Machine
@@ -43,9 +45,8 @@ class World:
         self.network = Network(self.sim, plan.weather)
         self._folder = tempfile.mkdtemp(prefix="gl-sim-", dir=_MEMORY if _MEMORY.is_dir() else None)
         home = Host(self.sim, "cp", clock_s=_UNIX_S, rate=self._rate())
-        self.control_plane = ControlPlane(
-            home, self.network, self.truth, Path(self._folder) / "streams", store, settings=Settings()
-        )
+        streams, settings = Path(self._folder) / "streams", Settings(client_away_s=AWAY_S)
+        self.control_plane = ControlPlane(home, self.network, self.truth, streams, store, settings=settings)
         self.control_plane.commit_s = plan.commit_s
         self.control_plane.doubled_answers = plan.doubled_answers
         self.control_plane.careless_workers = plan.repeated_words > 0 or plan.forgotten_output > 0
@@ -62,6 +63,9 @@ class World:
         outside = Host(self.sim, "outside", clock_s=0.0, rate=1.0)
         self.clients = [Client(outside, self.control_plane, self.truth, f"owner{n}") for n in range(plan.owners)]
         self.callers = [Caller(outside, self.control_plane, self.truth, client.owner) for client in self.clients]
+        self.control_plane.attended = partial(attended, self.callers)
+        if not self.control_plane.careless_workers:
+            self.truth.calls.length = lambda attempt: self.control_plane.streams.length(attempt)
         self.outside = Process(outside)
         self.stranger = Stranger(outside, self.network, self.control_plane)
 
@@ -97,6 +101,9 @@ class World:
         """Invariants that would cost too much after every event."""
         self.outside.after(2.0, self._look_around)
         self.truth.sweep()
+        for agent in self.agents:
+            if agent.up:
+                check_results(agent.link)
         plane = self.control_plane
         if not plane.up:
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,18 @@ def test_a_client_that_asks_nothing_loads_no_http() -> None:
 def test_help_imports_no_command() -> None:
     code = "from gpulayer.cli.app import command; command().get_help(__import__('typer').Context(command()))"
     assert not loaded_by(code) & {"rich", "httpx", "websockets", "msgspec", "zstandard", "asyncio"}
+
+
+def test_no_class_is_a_generic_named_tuple() -> None:
+    """Python 3.10 refuses to make one: a module that has it can't be imported there."""
+    root = Path(__file__).resolve().parents[2]
+    files = [
+        path for package in ("gpulayer", "server", "worker", "jupyter_ext") for path in (root / package).rglob("*.py")
+    ]
+    assert len(files) > 100
+    texts = {str(path): path.read_text() for path in files if "node_modules" not in path.parts}
+    assert [
+        path
+        for path, text in texts.items()
+        if re.search(r"^ *class .*\bNamedTuple\b *,|, *NamedTuple\b.*\):", text, re.M)
+    ] == []

@@ -8,6 +8,7 @@ import pytest
 
 from gpulayer.protocol.calls import MapView
 from gpulayer.protocol.types import (
+    TERMINAL,
     CallsCount,
     Device,
     Inventory,
@@ -210,6 +211,12 @@ def test_a_function_tells_its_calls_below_its_line() -> None:
     assert lines[2].strip() == "31 of 96 calls done · 4 running · 2 runners"
 
 
+def test_a_function_that_was_cancelled_tells_how_many_calls_were_done() -> None:
+    calls = CallsCount(calls=361, done=80, dropped=281)
+    lines = job_table([job(State.CANCELLED, kind="calls", calls=calls, name="estimate", ended_at=NOW - 60)], NOW)
+    assert lines[2].strip() == "80 of 361 calls were done"
+
+
 WAITS = (Reason(worker="box", code="slots", text="all 2 slots busy", temporary=True),)
 FAILURE = b'{"kind": "raised", "type": "ValueError", "text": "no 17\\nand more"}'
 MAPS: list[tuple[dict[str, Any], str]] = [
@@ -219,8 +226,22 @@ MAPS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"state": State.FAILED, "total": 9, "done": 8, "failed": 1, "failed_index": 7, "failure": FAILURE},
-        "✗ failed · map k.1 of 9 calls · 8 done · 1 failed · 2.0 s · call 7: ValueError: no 17",
+        "✗ failed · 8 of 9 calls were done · 1 failed · map k.1 · 2.0 s · call 7: ValueError: no 17",
     ),
+    (
+        {"state": State.CANCELLED, "total": 361, "taken": 361, "done": 80},
+        "■ cancelled · 80 of 361 calls were done · map k.1 · 2.0 s",
+    ),
+    (
+        {"state": State.CANCELLED, "taken": 80, "done": 80, "problem": "its client went away after it sent 80 calls"},
+        "■ cancelled · 80 calls were done · map k.1 · 2.0 s · its client went away after it sent 80 calls",
+    ),
+    (
+        {"state": State.RUNNING, "taken": 7, "done": 7, "left_at": NOW - 190},
+        "● running · map k.1 of 7 calls so far · 7 done · 5.0 s · "
+        "its client is away for 3 min, and did not send all of its calls",
+    ),
+    ({"state": State.CANCELLED, "single": True, "total": 1}, "■ cancelled · call k.1 · 2.0 s"),
     ({"state": State.QUEUED, "single": True, "reasons": WAITS}, "○ waiting · call k.1 · 5.0 s · box: all 2 slots busy"),
     (
         {"state": State.RUNNING, "taken": 7, "cancelling": True},
@@ -232,7 +253,7 @@ MAPS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("facts", "line"), MAPS)
 def test_a_map_in_one_line(facts: dict[str, Any], line: str) -> None:
-    over = facts["state"] in (State.FAILED, State.SUCCEEDED)
+    over = facts["state"] in TERMINAL
     view = MapView(id="k.1", job="k", opened_at=NOW - 5, ended_at=NOW - 3 if over else None, **facts)
     assert map_line(view, NOW) == line
 

@@ -352,6 +352,10 @@ def test_near_words() -> None:
         (CallsCount(calls=96, done=96, runners=1, idle_since=760.0), "96 calls done · 1 runner, idle 4 min"),
         (CallsCount(calls=1, done=1), "1 call done"),
         (
+            CallsCount(calls=361, done=80, dropped=281, runners=2, idle_since=760.0),
+            "80 of 361 calls done · 281 dropped · 2 runners, idle 4 min",
+        ),
+        (
             CallsCount(calls=100_000, done=2500, running=512, runners=2),
             "2,500 of 100,000 calls done · 512 running · 2 runners",
         ),
@@ -362,6 +366,20 @@ def test_the_calls_of_a_function_are_counted(count: CallsCount, text: str) -> No
     assert overall_line(job(State.RUNNING, kind="calls", calls=count, tasks={"running": 1}), 1000.0, "all") == (
         f"{'○' if count.idle_since else '●'} {text} · job k3f9"
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "count", "text"),
+    [
+        (State.CANCELLED, CallsCount(calls=361, done=80, dropped=281), "■ cancelled · 80 of 361 calls were done"),
+        (State.CANCELLED, CallsCount(calls=1, done=0, dropped=1), "■ cancelled · 0 of 1 call was done"),
+        (State.FAILED, CallsCount(calls=9, done=8, failed=1), "✗ failed · 8 of 9 calls were done · 1 failed"),
+        (State.SUCCEEDED, CallsCount(calls=9, done=8, dropped=1), "✓ 8 of 9 calls done · 1 dropped"),
+    ],
+)
+def test_the_calls_of_a_function_that_ended_do_not_stay_open(state: State, count: CallsCount, text: str) -> None:
+    ended = job(state, kind="calls", calls=count, tasks={state.value: 1})
+    assert progress_of(ended, 1000.0) == text
 
 
 def test_a_function_is_warm_while_its_runners_wait_for_calls() -> None:

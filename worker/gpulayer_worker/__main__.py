@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import fcntl
-import json
-import logging
 import os
-import platform
 import re
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from gpulayer.protocol.endpoint import REMOTE, Endpoint, data_folder, on_loopback, read_endpoint
 from gpulayer.protocol.localdisk import network_filesystem
-from gpulayer.protocol.pin import unencrypted
-from gpulayer_worker.credential import GONE_S, JoinError, address, joined_endpoint, read_credential
-from gpulayer_worker.inventory import location
+from gpulayer.protocol.places import REMOTE, data_folder
 
 _TOKEN_LETTERS = 4096  # what surely fits into a pipe
 # With `-m` Python would look for modules in the current folder first: whoever may write there would get the token.
@@ -120,7 +110,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         command.add_argument("--control-plane", type=Path, metavar="FOLDER",
                              help="the data folder of a control plane on this machine, with endpoint.json")  # fmt: skip
         command.add_argument("--data", type=Path, help="this worker's own data folder")
-        command.add_argument("--name", default=platform.node() or "worker", help="the name that people see")
+        command.add_argument("--name", default=os.uname().nodename or "worker", help="the name that people see")
         command.add_argument("--slots", type=int, help="how many tasks at a time; by default the usable cores")
         command.add_argument("--python", default=sys.executable, help="the interpreter of cells; it needs ipykernel")
         command.add_argument("--warm", type=int, default=1, help="kernels kept ready")
@@ -144,6 +134,11 @@ def _data(options: argparse.Namespace) -> Path:
     return data_folder().parent / f"worker-{name}"
 
 
+def _plane(options: argparse.Namespace) -> Path:
+    """The data folder of a control plane on this machine."""
+    return (options.control_plane or data_folder()).absolute()
+
+
 def _say(options: argparse.Namespace, line: str) -> None:
     with contextlib.suppress(OSError):  # the terminal is gone
         print(f"{options.program}: {line}", file=sys.stderr, flush=True)  # noqa: T201 a command's own output
@@ -156,16 +151,10 @@ def _join(options: argparse.Namespace) -> int:
     if options.token_fd is not None:
         with open(options.token_fd, encoding="utf-8", errors="surrogateescape") as pipe:
             options.token = pipe.read()
-    try:
-        problem, code = _check(options), 2
-    except JoinError as error:
-        problem, code = str(error), error.code
+    problem, code = _trouble(options)
     if problem:
         _say(options, problem)
         return code
-    if options.joined and (credential := read_credential(_data(options))) is not None:
-        log = _data(options) / "logs" / "agent.log"
-        _say(options, f"{options.name} works for {credential.url}; its log is {log}; Ctrl-C ends it and what runs here")
     flags = ["--portable"] if options.portable else []
     command = [sys.executable, "-m", "gpulayer_worker.keeper", "--data", str(_data(options)), *flags]
     # A new program, not a call: the keeper stays for as long as the worker, and what was imported here is half of it.
@@ -174,109 +163,49 @@ def _join(options: argparse.Namespace) -> int:
     return os.execv(sys.executable, [*command, "--", *agent])
 
 
+def _trouble(options: argparse.Namespace) -> tuple[str, int]:
+    """Why it can't begin, or is not wanted, and the exit code; '' for nothing."""
+    problem = _check(options)
+    if problem or options.local:  # whoever started a local one wants it
+        return problem, 2
+    from gpulayer_worker.admission import admit
+    from gpulayer_worker.credential import JoinError
+
+    try:
+        return admit(options, _data(options), lambda line: _say(options, line)), 2
+    except JoinError as error:
+        return str(error), error.code
+
+
 def _check(options: argparse.Namespace) -> str:
+    """What is wrong with the command line; '' for nothing."""
     if options.slots is not None and options.slots < 1:
         return f"--slots {options.slots}: a worker offers at least one"
     try:
-        location.labels(options.label)
+        _labels(options.label)
     except ValueError as error:
         return str(error)
     kind = network_filesystem(_data(options))
     if kind:
         text = f"{_data(options)} lies on a network file system ({kind}), where locks and sockets are not safe"
         return f"{text}; give --data a folder on a local disk"
-    options.url = address(options.url) if options.url else None
-    options.joined = not options.local and _joined(options)
-    options.control_plane = options.control_plane or data_folder()
-    if options.local or options.joined:
-        return ""
-    endpoint = read_endpoint(options.control_plane)
-    if endpoint is None:
-        text = f"no control plane: {options.control_plane}/endpoint.json is not there; start one, or name its folder"
-        return f"{text}, or paste the join line of one on another machine, with its --token"
-    if options.url and options.url != endpoint.url:
-        text = f"no token for {options.url}: {options.control_plane}/endpoint.json is for {endpoint.url}"
-        return f"{text}; paste the whole join line, with its --token"
-    return _refusal(endpoint, options)
+    options.joined = False
+    return ""
 
 
-def _joined(options: argparse.Namespace) -> bool:
-    """Whether this worker has a credential of its own: from now on, by a token, or since before. Raises `JoinError`."""
-    from gpulayer_worker.joining import check, join  # they take long to import: a local worker does without
+def _labels(words: list[str]) -> dict[str, str]:
+    """Raises ValueError."""
+    if not words:
+        return {}
+    from gpulayer_worker.inventory import location
 
-    data = _data(options)
-    if options.token is not None:
-        if options.url is None or options.control_plane is not None:
-            text = "--token goes with the address that it is for, and without --control-plane"
-            raise JoinError(f"{text}: {options.program} join URL --token TOKEN", code=2)
-        if unencrypted(options.url):
-            text = f"{options.url} is plain http: the token, and all that follows, would cross the network in the clear"
-            raise JoinError(f"{text}; paste the https line that `gpulayer up` shows on that machine", code=2)
-        if options.url.startswith("http:") and not on_loopback(options.url):
-            _say(options, f"what goes to {options.url} is not encrypted, as the pages of that Jupyter server are not")
-        note = join(options.url, options.token, data, options.name, options.tls_fingerprint or "")
-        if note:
-            _say(options, note)
-        return True
-    credential = read_credential(data)
-    if options.control_plane is not None or credential is None or options.url not in (None, credential.url):
-        return False
-    check(credential, data)
-    return True
-
-
-def _refusal(endpoint: Endpoint, options: argparse.Namespace) -> str:
-    """Why the control plane would not have this worker; '' also where none answers now: the agent waits for it."""
-    deadline = time.monotonic() + GONE_S
-    while True:
-        answer = _workers(endpoint)
-        if isinstance(answer, int):
-            if answer not in (401, 403):
-                return ""
-            current = read_endpoint(options.control_plane)
-            if current is not None and current != endpoint:
-                endpoint = current  # another control plane took its place just now
-                continue
-            text = f"{endpoint.url} refuses the token of {options.control_plane}/endpoint.json"
-            return f"{text}; name the data folder of the control plane that listens there with --control-plane"
-        other = answer.get(_id_of_idle(_data(options)))
-        if other is None:
-            return ""
-        if time.monotonic() > deadline:
-            text = (
-                f"worker {other} is connected already, from another folder with the id of {_data(options)}/worker.json"
-            )
-            return f"{text}; if this folder is a copy, remove that file: then it is a worker of its own"
-        time.sleep(0.5)  # its connection may be of the past, which only time tells
-
-
-def _workers(endpoint: Endpoint) -> dict[str, str] | int:
-    """The names of the connected workers by their ids; the HTTP status of a refusal, 0 for no answer."""
-    import httpx
-
-    headers = {"Authorization": f"Bearer {endpoint.token}"}
-    try:
-        answer = httpx.get(f"{endpoint.url}/v1/workers", headers=headers, timeout=10.0, trust_env=False)
-        listed = answer.json() if answer.status_code == 200 else []
-        return {each["id"]: each["name"] for each in listed if each["connected"]} if listed else answer.status_code
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return 0
-
-
-def _id_of_idle(data: Path) -> str:
-    """The id of the worker whose folder this is, '' where it has none yet, or a keeper that runs: it will say so."""
-    try:
-        with (data / "keeper.lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return str(json.loads((data / "worker.json").read_bytes()).get("id", ""))
-    except (OSError, ValueError, AttributeError):
-        return ""
+    return location.labels(words)
 
 
 def agent_argv(options: argparse.Namespace) -> list[str]:
     """The command line of an agent with the same options."""
     argv = [sys.executable, "-m", "gpulayer_worker", "agent"]
-    argv += ["--joined"] if options.joined else ["--control-plane", str(options.control_plane.absolute())]
+    argv += ["--joined"] if options.joined else ["--control-plane", str(_plane(options))]
     python = str(Path(options.python).absolute()) if os.sep in options.python else options.python
     argv += ["--data", str(_data(options)), "--name", options.name, "--python", python]
     argv += ["--warm", str(options.warm), "--reserve-bytes", str(options.reserve_bytes)]
@@ -291,42 +220,9 @@ def agent_argv(options: argparse.Namespace) -> list[str]:
 
 
 def _agent(options: argparse.Namespace) -> int:
-    from gpulayer_worker.agent import Agent, Options
-    from gpulayer_worker.inventory.limits import usable_cores
+    from gpulayer_worker.agentmain import run
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-    def endpoint() -> Endpoint | None:
-        return joined_endpoint(options.data) if options.joined else read_endpoint(options.control_plane)
-
-    given = Options(
-        data=options.data,
-        name=options.name,
-        slots=options.slots or usable_cores(),
-        python=options.python,
-        control_plane=None if options.joined else options.control_plane,
-        agent_argv=agent_argv(options),
-        local=options.local,
-        portable=options.portable,
-        warm=options.warm,
-        reserve_bytes=options.reserve_bytes,
-        cache_bytes=options.cache_bytes,
-        region=options.region,
-        zone=options.zone,
-        labels=location.labels(options.label),
-    )
-
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease that somebody wants back while `rooms` has it
-
-    async def run() -> int:
-        agent = Agent(given, endpoint)
-        loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(agent.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, agent.stop)
-        return await task
-
-    return asyncio.run(run())
+    return run(options, agent_argv(options), _labels(options.label))
 
 
 if __name__ == "__main__":

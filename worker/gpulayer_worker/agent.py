@@ -29,6 +29,7 @@ from gpulayer_worker.machine import Machine
 from gpulayer_worker.opensessions import OpenSessions
 from gpulayer_worker.options import Options
 from gpulayer_worker.outbox import Outbox
+from gpulayer_worker.planewatch import PlaneWatch
 from gpulayer_worker.probes import Probes
 from gpulayer_worker.reports import Reports
 from gpulayer_worker.rooms import Rooms
@@ -37,6 +38,7 @@ from gpulayer_worker.run.command import CommandRun
 from gpulayer_worker.run.kinds import Run, abandoned, run_of
 from gpulayer_worker.runners import Runners
 from gpulayer_worker.takeover import end_kernel_of, kernel_of, kernels_of, runners_of, sessions_left
+from gpulayer_worker.warming import Warming
 from gpulayer_worker.watch import FolderWatch
 from gpulayer_worker.workspace import Workspaces
 
@@ -85,8 +87,9 @@ class Agent:
             changed=lambda inventory: self.emit(link.MachineChanged(inventory=inventory)),
             measured=lambda sample: self.emit(link.Measured(sample=sample)),
             held=self._devices_held.uuids,
-            prober=Probes(options.python, options.data, busy=self._devices_held.uuids),
+            prober=Probes(options.python, options.data, busy=self._devices_held.uuids, own=True),
         )
+        self._warming = Warming(lambda: self._link.busy, lambda: self.kernels.keep_warm())
         self._done: asyncio.Future[int]
 
     @property
@@ -124,9 +127,12 @@ class Agent:
             tell=self.keeper.say,
         )
         self.machine.open()
+        self._plane = PlaneWatch(self.watch, self.options.control_plane, self._channel.look)
+        self._plane.away()
         self._spawn(self._channel.run())
         self._spawn(self._tick())
         code = await self._done
+        self._warming.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -172,7 +178,6 @@ class Agent:
         for each in here:
             self._take_up(each)
         await asyncio.gather(*(run.found.wait() for run in self._runs.values() if isinstance(run, CallsRun)))
-        self.kernels.keep_warm()
 
     def _take_up(self, held: link.Held) -> None:
         assign = held.assign
@@ -196,10 +201,12 @@ class Agent:
     # ---------------------------------------------------------------- events of the channel
 
     def _opened(self) -> None:
+        self._plane.here()
         self._outbox.forget()  # the hello, and what follows it, says all of that
         self.emit(link.Connected())
 
     def _disconnected(self) -> None:
+        self._plane.away()
         self.emit(link.Disconnected())
 
     def _received(self, messages: list[ServerMessage]) -> None:
@@ -207,6 +214,7 @@ class Agent:
         self.emit(*[link.Received(message=message) for message in others])
         if any(isinstance(message, Welcome) for message in others):
             self._beat()  # so that nothing is assigned to a worker that would have to give it back
+            self._warming.welcomed()
 
     async def _tick(self) -> None:
         while True:

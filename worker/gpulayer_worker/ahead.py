@@ -15,6 +15,7 @@ MOST = 64
 _WORTH_S = 0.1  # of work may wait
 _LONG_S = 0.5  # whoever waited so long was assigned by a wrong guess
 _WEIGHT = 0.2  # of the newest time in the pace
+_UNKNOWN = -1  # what the control plane thinks
 
 
 class Ahead:
@@ -27,7 +28,7 @@ class Ahead:
         self._began: dict[str, float] = {}  # of those that hold a slot: commands, and since when
         self._others: set[str] = set()  # the rest of those that hold one
         self._pace_s: float | None = None  # from a command's start to its end
-        self.told = 0  # how many the control plane thinks may wait
+        self.told = 0  # how many the control plane thinks may wait; _UNKNOWN: it has to be told
 
     def __contains__(self, attempt: str) -> bool:
         return attempt in self._waiting
@@ -84,11 +85,15 @@ class Ahead:
         self.told = 0
 
     def overdue(self, now: float) -> list[str]:
-        """Everything that waits, if the first of it does for long: it was a wrong guess, and others may be free."""
+        """Everything that waits, if the first of it does for long: it was a wrong guess, and others may be free.
+
+        How many may wait is news then, though it was told before: whoever assigned these did not go by that.
+        """
         first = next(iter(self._waiting.values()), None)
         if first is None or now - first[1] < _LONG_S:
             return []
         self._pace_s = None
+        self.told = _UNKNOWN
         names = list(self._waiting)
         self._waiting.clear()
         return names

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +30,7 @@ from gpulayer.protocol.messages import (
 from gpulayer.protocol.pin import PinError, context_of
 from gpulayer.protocol.problems import ENDED_TOKENS, problem_in
 from gpulayer.protocol.types import FRAME_DATA_BYTES
+from gpulayer_worker.direct import DirectConnection
 
 log = logging.getLogger("gpulayer.worker")
 
@@ -37,6 +40,7 @@ _SAID_AGAIN_S = 5.0  # after the first word that nobody answers; then at twice t
 _SAID_AT_LEAST_S = 600.0
 _TOLD_AFTER_S = 1.0  # of being away: a control plane that is only started again is back by then
 _TOLD_AGAIN_S = 60.0  # at the earliest, where the reason is another one
+_TOGETHER_S = 0.001  # what is said so soon after something else waits for what this turn of the loop says besides
 
 
 def frames(messages: list[WorkerMessage]) -> Iterator[list[WorkerMessage]]:
@@ -106,11 +110,21 @@ class Channel:
         self._outgoing: list[WorkerMessage] = []
         self._wake = asyncio.Event()
         self._connection: ClientConnection | None = None
+        self._direct: DirectConnection | None = None  # the same, where nothing waits for it
+        self._order = Order()
+        self._sent_at = 0.0  # by the loop's clock, seconds
         self._backoff_s = _FIRST_BACKOFF_S
         self.away_since: float | None = None  # the loop's time since when nobody answers
         self._say_after_s = 0.0  # of being away: then it is said again
         self._told: tuple[float, str] | None = None  # when and why, of this time of being away
         self._url = self._fingerprint = ""
+        self._tried: Endpoint | None = None  # the last one that was
+        self._moved = asyncio.Event()  # there is another one
+
+    def look(self) -> None:
+        """Where the control plane is may be told anew: one that is not tried yet is tried at once."""
+        if self._connection is None and self._endpoint() != self._tried:
+            self._moved.set()
 
     def send(self, messages: list[WorkerMessage]) -> None:
         """Send in order; without a connection nothing: the next hello declares everything."""
@@ -118,7 +132,19 @@ class Channel:
             if any(isinstance(message, Sampled) for message in messages):  # one that still waits is of the past
                 self._outgoing = [message for message in self._outgoing if not isinstance(message, Sampled)]
             self._outgoing += messages
-            self._wake.set()
+            if not self._sent_now():
+                self._wake.set()
+
+    def _sent_now(self) -> bool:
+        """Send what waits, if it is one frame that is not likely to have another one behind it, and nothing is full."""
+        direct, now = self._direct, time.monotonic()
+        if direct is None or now < self._sent_at + _TOGETHER_S or self._wake.is_set():
+            return False
+        if sum(map(_size, self._outgoing)) > FRAME_DATA_BYTES or not direct.ready:
+            return False
+        messages, self._outgoing, self._sent_at = self._outgoing, [], now
+        direct.put(self._order.number(messages))
+        return True
 
     def reconnect(self, reason: str) -> None:
         """Close the connection, and come back after a while."""
@@ -144,7 +170,8 @@ class Channel:
             pause_s = self._backoff_s * random.uniform(0.5, 1.5)
             if why:
                 self._away(why, pause_s)
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), pause_s)
             self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
 
     def _away(self, why: str, pause_s: float) -> None:
@@ -182,7 +209,8 @@ class Channel:
         return f"{error}: {problem.line()}" if problem is not None else str(error)
 
     async def _once(self) -> None:
-        endpoint = self._endpoint()
+        self._moved.clear()
+        endpoint = self._tried = self._endpoint()
         if endpoint is None:
             raise OSError("no endpoint.json or credential.json names a control plane")
         self._url, self._fingerprint = endpoint.url, endpoint.fingerprint
@@ -198,26 +226,37 @@ class Channel:
             close_timeout=2,
             **_secured(endpoint),
             proxy=None if on_loopback(endpoint.url) else True,
+            create_connection=DirectConnection,
         ) as connection:
-            await self._converse(connection)
+            if isinstance(connection, DirectConnection):
+                await self._converse(connection)
 
-    async def _converse(self, connection: ClientConnection) -> None:
-        order = Order()
+    async def _converse(self, connection: DirectConnection) -> None:
+        self._order = Order()
         self._connection, self._outgoing = connection, []
-        sender = asyncio.create_task(self._send_all(connection, order))
+        sender = asyncio.create_task(self._send_all(connection, self._order))
         try:
             self._opened()
-            async for frame in connection:
-                data = order.accept(frame if isinstance(frame, bytes) else frame.encode())
-                if data is not None:
-                    messages = to_worker(data)
-                    if not any(isinstance(message, Refuse) for message in messages):
-                        self._heard()  # who is refused comes back ever more seldom
-                    self._received(messages)
+            self._direct = connection
+            connection.hear(self._take)
+            async for frame in connection:  # what came before, or in parts
+                connection.caught_up()
+                self._take(frame if isinstance(frame, bytes) else frame.encode())
         finally:
-            self._connection = None
+            self._connection = self._direct = None
             sender.cancel()
             self._closed()
+            if connection.failure is not None:
+                raise connection.failure
+
+    def _take(self, frame: bytes) -> None:
+        """A frame came."""
+        data = self._order.accept(frame)
+        if data is not None:
+            messages = to_worker(data)
+            if not any(isinstance(message, Refuse) for message in messages):
+                self._heard()  # who is refused comes back ever more seldom
+            self._received(messages)
 
     def _heard(self) -> None:
         self._backoff_s = _FIRST_BACKOFF_S
@@ -232,9 +271,11 @@ class Channel:
         try:
             while True:
                 await self._wake.wait()
-                self._wake.clear()
                 messages, self._outgoing = self._outgoing, []
                 for frame in frames(messages):
                     await connection.send(order.number(frame))
+                self._sent_at = time.monotonic()
+                if not self._outgoing:
+                    self._wake.clear()
         except ConnectionClosed:
             return  # the reader sees it too, and connects again

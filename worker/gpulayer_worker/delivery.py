@@ -7,17 +7,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 
 from gpulayer.protocol.endpoint import Endpoint
 from gpulayer.protocol.failpoints import reach
+from gpulayer.protocol.lazily import Lazily
 from gpulayer.protocol.types import Problem
 from gpulayer.source import Manifest, SourceChanged, iter_pack, plain_pack_bytes, worth_compressing
 from gpulayer.source.upload import LARGE_BYTES, TransferStopped, send_blob
 from gpulayer_worker.web import open_client
 from gpulayer_worker.workspace import TIMEOUT, why
+
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = Lazily("httpx")
 
 BLOB_BYTES = 1024**4
 """Of a file that comes back at most."""

@@ -11,13 +11,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import zmq
-import zmq.asyncio
-from jupyter_client.session import Session
+from typing import TYPE_CHECKING, Any
 
 import gpulayer.protocol as protocol_package
+from gpulayer.protocol.lazily import Lazily
 from gpulayer.protocol.messages import CommMessage
 from gpulayer.protocol.records import encode_kernel
 from gpulayer_worker import kernel as kernel_package
@@ -25,6 +22,13 @@ from gpulayer_worker.environ import allowed
 from gpulayer_worker.keeper.client import ExitRecord, KeeperError
 from gpulayer_worker.keeperlink import KeeperLink
 from gpulayer_worker.layout import Layout
+
+if TYPE_CHECKING:  # a worker that runs no cells does without: they take a tenth of a second
+    import zmq
+    import zmq.asyncio
+    from jupyter_client.session import Session
+else:
+    zmq = Lazily("zmq")
 
 log = logging.getLogger("gpulayer.worker")
 
@@ -88,11 +92,20 @@ class Kernels:
         self._python = python
         self._warm_wanted = warm
         self._warm: list[asyncio.Task[Kernel]] = []
-        self._context = zmq.asyncio.Context()
+        self._made_context: zmq.asyncio.Context | None = None
         self._sockets: dict[str, list[zmq.asyncio.Socket]] = {}
         self._transports: dict[str, list[asyncio.WriteTransport]] = {}
         self._controls: dict[str, zmq.Socket[bytes]] = {}  # to the control channels of kernels that have widgets
         self._closing = False
+
+    @property
+    def _context(self) -> zmq.asyncio.Context:
+        """Made for the first kernel."""
+        if self._made_context is None:
+            import zmq.asyncio
+
+            self._made_context = zmq.asyncio.Context()
+        return self._made_context
 
     def keep_warm(self) -> None:
         """Start warm kernels until as many as wanted are there or on their way."""
@@ -201,7 +214,8 @@ class Kernels:
         for control in self._controls.values():
             control.close(linger=0)  # the context does not know of them, and would wait for their end
         self._controls.clear()
-        self._context.destroy(linger=0)
+        if self._made_context is not None:
+            self._made_context.destroy(linger=0)
         for transport in [each for transports in self._transports.values() for each in transports]:
             transport.close()
 
@@ -242,6 +256,9 @@ class Kernels:
         return kernel
 
     async def _open(self, name: str, folder: Path, connection: Mapping[str, Any]) -> Kernel:
+        await asyncio.to_thread(_load)  # the loop goes on meanwhile, and the kernel comes up
+        from jupyter_client.session import Session
+
         socket = self._context.socket(zmq.DEALER)
         socket.linger = 1000
         socket.reconnect_ivl = 10  # milliseconds; the kernel binds when it is up
@@ -278,6 +295,12 @@ class Kernels:
         last = lines.splitlines()[-1] if lines else "it wrote nothing"
         lost = kernel.exit.done() and kernel.exit.result().unknown
         raise (_Unknown if lost else KernelError)(f"the kernel {why} ({self._python}): {last}")
+
+
+def _load() -> None:
+    """Import what talks to kernels."""
+    import jupyter_client.session  # noqa: F401
+    import zmq.asyncio  # noqa: F401
 
 
 def kernel_environ() -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from gpulayer.protocol.calls import CallBatch, CallRange, CallRun
 from gpulayer.protocol.messages import Assign, Finished, HeldAttempt, HeldSession, ServerMessage, WorkerMessage
 from gpulayer.protocol.types import Inventory, Outcome, Sample
@@ -13,40 +15,34 @@ from gpulayer_worker.callslink import HeldCalls
 # ---------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, kw_only=True)
-class Connected:
+class Connected(Struct, frozen=True, kw_only=True):
     """The socket is open; nothing was said yet."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Disconnected:
+class Disconnected(Struct, frozen=True, kw_only=True):
     """The socket is closed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Received:
+class Received(Struct, frozen=True, kw_only=True):
     """A message of the control plane."""
 
     message: ServerMessage
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpoolGrew:
+class SpoolGrew(Struct, frozen=True, kw_only=True):
     """Whole records of an attempt's spool reach to `end`."""
 
     attempt: str
     end: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Began:
+class Began(Struct, frozen=True, kw_only=True):
     """The program's first record is in the spool."""
 
     attempt: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """The program ended; its spool is `end` bytes long and will not grow.
 
     `began`: it ran, also where no `Began` told so; `gone`: no process of it is left.
@@ -59,46 +55,40 @@ class Ended:
     gone: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class GaveBack:
+class GaveBack(Struct, frozen=True, kw_only=True):
     """The attempt could not be started here, and nothing of it ran."""
 
     attempt: str
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gone:
+class Gone(Struct, frozen=True, kw_only=True):
     """No process of the attempt is left."""
 
     attempt: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionOpened:
+class SessionOpened(Struct, frozen=True, kw_only=True):
     """A session's kernel is being started here."""
 
     session: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionGone:
+class SessionGone(Struct, frozen=True, kw_only=True):
     """No process of the session is left."""
 
     session: str
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Doing:
+class Doing(Struct, frozen=True, kw_only=True):
     """What an attempt that has not begun is doing."""
 
     attempt: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultsCame:
+class ResultsCame(Struct, frozen=True, kw_only=True):
     """Calls have results; the text that they wrote ends before byte `end` of the spool."""
 
     attempt: str
@@ -106,8 +96,7 @@ class ResultsCame:
     end: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallsBack:
+class CallsBack(Struct, frozen=True, kw_only=True):
     """Calls did not come to an end here; `began`: a runner died while it ran them, for that reason."""
 
     attempt: str
@@ -116,35 +105,30 @@ class CallsBack:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallsFound:
+class CallsFound(Struct, frozen=True, kw_only=True):
     """A runner that an agent before us started has these calls."""
 
     attempt: str
     ranges: tuple[CallRange, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True):
     """Time passes: once a second. While the link is welcomed, a heartbeat is sent right after each."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Full:
+class Full(Struct, frozen=True, kw_only=True):
     """Why no more work is taken; '' where it is."""
 
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachineChanged:
+class MachineChanged(Struct, frozen=True, kw_only=True):
     """The machine, or what is known of it, is another than the last hello, or the last of these, said."""
 
     inventory: Inventory
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """How the machine fares."""
 
     sample: Sample
@@ -174,23 +158,20 @@ Event: TypeAlias = (
 # ---------------------------------------------------------------- effects
 
 
-@dataclass(frozen=True, kw_only=True)
-class SayHello:
+class SayHello(Struct, frozen=True, kw_only=True):
     """Send the hello with these declarations."""
 
     attempts: tuple[HeldAttempt, ...]
     sessions: tuple[HeldSession, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Send:
+class Send(Struct, frozen=True, kw_only=True):
     """Send a message."""
 
     message: WorkerMessage
 
 
-@dataclass(frozen=True, kw_only=True)
-class SendOutput:
+class SendOutput(Struct, frozen=True, kw_only=True):
     """Send `size` bytes of an attempt's spool from `offset` on."""
 
     attempt: str
@@ -198,106 +179,92 @@ class SendOutput:
     size: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Persist:
+class Persist(Struct, frozen=True, kw_only=True):
     """Write the record of an attempt: what a new agent will find."""
 
     attempt: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """Start an attempt."""
 
     assign: Assign
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interrupt:
+class Interrupt(Struct, frozen=True, kw_only=True):
     """Ask an attempt to end; by force after `grace_s`."""
 
     attempt: str
     grace_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kill:
+class Kill(Struct, frozen=True, kw_only=True):
     """End an attempt's processes at once: its results are not wanted, `why` says why."""
 
     attempt: str
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class CloseSession:
+class CloseSession(Struct, frozen=True, kw_only=True):
     """End a session's processes."""
 
     session: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trim:
+class Trim(Struct, frozen=True, kw_only=True):
     """The spool's bytes before `offset` may go."""
 
     attempt: str
     offset: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drop:
+class Drop(Struct, frozen=True, kw_only=True):
     """Everything of the attempt may go from the disk."""
 
     attempt: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunCalls:
+class RunCalls(Struct, frozen=True, kw_only=True):
     """Run these calls, in order."""
 
     attempt: str
     batches: tuple[CallBatch, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LetGo:
+class LetGo(Struct, frozen=True, kw_only=True):
     """The results of these calls are needed no more."""
 
     attempt: str
     ranges: tuple[CallRange, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GiveBackCalls:
+class GiveBackCalls(Struct, frozen=True, kw_only=True):
     """Give back `count` calls that did not begin, the last ones first: `CallsBack` says which."""
 
     attempt: str
     count: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class DropMap:
+class DropMap(Struct, frozen=True, kw_only=True):
     """The calls of a map are not wanted: those that wait go without a word, the one that runs is interrupted."""
 
     attempt: str
     map: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindDown:
+class WindDown(Struct, frozen=True, kw_only=True):
     """End the attempt once what its runner runs is done; what waits is given back."""
 
     attempt: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reconnect:
+class Reconnect(Struct, frozen=True, kw_only=True):
     """Close the socket and come back with a new hello, after a while."""
 
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(Struct, frozen=True, kw_only=True):
     """The agent is to end for good. `refused`: the control plane will not have it."""
 
     reason: str

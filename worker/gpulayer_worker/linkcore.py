@@ -394,10 +394,10 @@ class Link:
             if held.recorded and held.live and not held.killed:
                 self._kill(held, "its results are not wanted", out)
         overdue = self._ahead.overdue(self._now)
+        if overdue:
+            self._tell_ahead(out)  # first: else they would be assigned ahead of a slot here again
         for name in overdue:
             self._tell(NotStarted(attempt=name, reason="no slot was free as soon as it was thought"), out)
-        if overdue:
-            self._tell_ahead(out)
 
     def _end_leases(self, event: Event, out: list[Effect]) -> None:
         """End leased attempts before another worker may be given them. Their results are given up.

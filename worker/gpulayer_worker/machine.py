@@ -21,7 +21,7 @@ from gpulayer_worker.inventory.amdchild import devices_present as amd_present
 from gpulayer_worker.inventory.apple import apple_devices
 from gpulayer_worker.inventory.collect import host, nvidia_devices
 from gpulayer_worker.inventory.nvidia import Found
-from gpulayer_worker.inventory.nvmlguard import NvmlGuard, NvmlTrouble
+from gpulayer_worker.inventory.nvmlguard import NvmlGuard, NvmlTrouble, nothing_to_ask
 from gpulayer_worker.inventory.prober import Prober
 from gpulayer_worker.inventory.sampling import DeviceUse, Sampler, noticeable
 from gpulayer_worker.inventory.strangers import Foreigners
@@ -80,7 +80,7 @@ class Machine:
         self._changed, self._measured = changed, measured
         self._prober = prober
         self._frameworks: dict[str, Framework] = {}
-        self._guard = guard or NvmlGuard()
+        self._guard = guard or NvmlGuard(absent=nothing_to_ask)
         self._sampler = Sampler(layout.data, Foreigners(layout.data, lambda: bool(held())))
         self._quarantine = Quarantine()
         self._noted: dict[str, Any] = self._quarantine.note()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import ctypes.util
 import os
 import struct
 import sys
@@ -26,10 +25,15 @@ class FolderWatch:
         self._callbacks: dict[Path, Callable[[], None]] = {}
         self._folders: dict[int, Path] = {}
         if not portable and sys.platform == "linux":
-            self._libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+            self._libc = ctypes.CDLL(None, use_errno=True)  # its own C library
             self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd >= 0:
             self._loop.add_reader(self._fd, self._read)
+
+    @property
+    def told(self) -> bool:
+        """Whether the system tells of changes: where it doesn't, each folder that is watched costs a little time."""
+        return self._fd >= 0
 
     def add(self, folder: Path, callback: Callable[[], None]) -> None:
         """Watch a folder that exists."""

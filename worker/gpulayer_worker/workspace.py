@@ -9,22 +9,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 
 from gpulayer.protocol.endpoint import Endpoint, write_private
+from gpulayer.protocol.lazily import Lazily
 from gpulayer.protocol.types import Struct
 from gpulayer.source import Manifest, materialize, read_pack, synchronize, worth_compressing
 from gpulayer.source.again import LARGE_BYTES
-from gpulayer.source.blobs import BlobReader, Blobs, Span
+from gpulayer.source.blobs import SHARED_BELOW_BYTES, BlobReader, Blobs, Span
 from gpulayer.source.cache import Cache, default_limit
 from gpulayer.source.download import fetch_part
 from gpulayer.source.materialize import Written
-from gpulayer.source.pack import Pieces
+from gpulayer.source.streams import Stream, body_of
 from gpulayer_worker.web import open_client
 
-TIMEOUT = httpx.Timeout(30.0, read=120.0)
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = Lazily("httpx")
+
+TIMEOUT = (30.0, 120.0, 30.0, 30.0)  # to connect, to read, to write, for a free connection; in seconds
 _CHUNK_BYTES = 256 * 1024
 _TOLD_EVERY_S = 0.5
 _READ_WITHIN_S = 600.0  # a kernel reads the values that it is given
@@ -193,18 +199,32 @@ class Workspaces:
         self._cache.pin_for(digest, _READ_WITHIN_S)
         return self._find(digest)
 
-    def fetch(self, digests: Sequence[str], client: httpx.Client) -> None:
-        """Have these blobs here, by one request. Raises `FetchError`, `SourceError`, `BlobError`."""
+    def fetch(
+        self, digests: Sequence[str], client: httpx.Client, came: Callable[[str], object] = lambda digest: None
+    ) -> None:
+        """Have these blobs here, by one request; `came` is told of each large one once it is.
+
+        Raises `FetchError`, `SourceError`, `BlobError`.
+        """
         wanted = set(digests)
+        size_bytes = 0
+
+        def told(stream: Stream) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+            nonlocal size_bytes
+            for each in read_pack(stream):
+                if each[0] in wanted:
+                    yield each  # the next one is asked for when this is stored, if it gets a file of its own
+                    size_bytes += each[1]
+                    if each[1] >= SHARED_BELOW_BYTES:
+                        came(each[0])
+
         try:
             with client.stream("POST", "/v1/blobs/fetch", content=msgspec.json.encode(digests)) as response:
                 response.raise_for_status()
-                body = response.iter_bytes()
-                blobs = read_pack(Pieces(lambda: next(body, b"")))
-                self._blobs.take(each for each in blobs if each[0] in wanted)
+                self._blobs.take(told(body_of(response)))
         except httpx.HTTPError as error:
             raise FetchError(f"{len(digests)} blobs could not be fetched: {why(error)}") from error
-        self._cache.trim_soon()
+        self._cache.trim_soon(size_bytes)
 
     def blob(self, digest: str, tell: Callable[[str], None], what: str = "the values of --in") -> Span:
         """Where one blob is, fetched if it is not within reach: `what` it holds. Raises `FetchError`, `BlobError`."""
@@ -302,8 +322,7 @@ class Workspaces:
         wanted = msgspec.json.encode(list(missing))
         with client.stream("POST", "/v1/blobs/fetch", params=coding, content=wanted) as response:
             response.raise_for_status()
-            body = response.iter_bytes()
-            self._blobs.take(read_pack(Pieces(lambda: next(body, b"")), wanted=missing))
+            self._blobs.take(read_pack(body_of(response), wanted=missing))
 
 
 def why(error: httpx.HTTPError) -> str:

@@ -21,7 +21,7 @@ from gpulayer.source.capture.items import class_parts, function_parts, methods_o
 from gpulayer.source.capture.modules import project_root
 from gpulayer.source.capture.ordering import in_order
 from gpulayer.source.capture.records import Captured, CaptureError, Piece
-from gpulayer.source.capture.unwrapping import chain, plain
+from gpulayer.source.capture.unwrapping import chain, lost_there, plain
 
 __all__ = ["capture"]
 
@@ -66,7 +66,12 @@ def _imported(value: Any, found: Imported, kind: str, is_async: bool) -> Capture
 
 def _refuse_missing(value: Any) -> None:
     """The names that a function of a module uses must be there, too."""
-    functions = methods_of(value) if isinstance(value, type) else [chain(value)[-1]]
+    functions = list(methods_of(value)) if isinstance(value, type) else [chain(value)[-1]]
+    for each in functions:
+        for name, attribute in _attributes_loaded(each.__code__):
+            known = each.__globals__.get(name)
+            if lost_there(known, attribute):
+                raise refusals.remote_inside(readable(value), name, attribute, is_class=isinstance(plain(known), type))
     loaded = {(name, id(each.__globals__)): each for each in functions for name in _loaded(each.__code__)}
     if all(name in each.__globals__ or is_builtin(name) for (name, _), each in loaded.items()):
         return
@@ -91,6 +96,18 @@ def _loaded(code: CodeType) -> Iterator[str]:
             yield from _loaded(nested)
 
 
+def _attributes_loaded(code: CodeType) -> Iterator[tuple[str, str]]:
+    """Names that a code looks up in its module, with the attribute of them that it takes."""
+    before: Any = None
+    for each in dis.get_instructions(code):
+        if before is not None and each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield before.argval, each.argval
+        before = each if each.opname == "LOAD_GLOBAL" else None
+    for nested in code.co_consts:
+        if isinstance(nested, CodeType):
+            yield from _attributes_loaded(nested)
+
+
 def _collected(value: Any, kind: str, is_async: bool, data_limit_bytes: int) -> Captured:
     collector = Collector(data_limit_bytes)
     try:
@@ -112,6 +129,7 @@ def _collected(value: Any, kind: str, is_async: bool, data_limit_bytes: int) -> 
         root=found.root,
         sys_path=found.sys_path,
         source="\n\n".join(f"# {piece.filename}, line {piece.first_line}\n{piece.text}" for piece in pieces),
+        cells=state.cells,
         pieces=pieces,
         data=state.data,
         kind=kind,
@@ -152,9 +170,8 @@ def _kind(value: Any) -> tuple[str, bool]:
             "or write a function with def"
         )
     if isinstance(value, (staticmethod, classmethod)):
-        raise CaptureError(
-            f"{readable(function)} is a {type(value).__name__}: decorate the class, or make it a function"
-        )
+        other = "write @gl.remote below @staticmethod" if isinstance(value, staticmethod) else "decorate the class"
+        raise CaptureError(f"{readable(function)} is a {type(value).__name__}: {other}, or make it a function")
     if inspect.ismethod(value):
         raise CaptureError(f"{readable(value)} is a bound method: decorate the class, or make it a function")
     if inspect.isasyncgenfunction(function):

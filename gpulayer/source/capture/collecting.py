@@ -17,7 +17,7 @@ from gpulayer.source.capture.items import Parts, class_parts, function_parts, re
 from gpulayer.source.capture.rebuilding import Rebuilt, holder, rebuilt
 from gpulayer.source.capture.records import CaptureError, Piece
 from gpulayer.source.capture.state import Data, Item, State
-from gpulayer.source.capture.unwrapping import chain, plain
+from gpulayer.source.capture.unwrapping import chain, lost_there, plain
 
 __all__ = ["Collector"]
 
@@ -66,7 +66,7 @@ class Collector:
         names = parts.names(text)
         all_there = self._names(names, parts, item, user)
         item.piece = Piece(
-            filename=parts.filename,
+            filename=self.state.file_of(item.slot, parts.definition.filename),
             first_line=text.first_line,
             text=text.text,
             slot=item.slot,
@@ -121,15 +121,22 @@ class Collector:
             all_there = all_there and slots is not None
             item.first += slots or []
         for root, steps in sorted(names.chains):
+            self._refuse_lost(root, steps.partition(".")[0], names, parts, user)
             module = state.bound.get(root)
             if isinstance(module, ModuleType):
                 state.imports.update(dict.fromkeys(submodules(root, module, steps)))
         return all_there
 
+    @staticmethod
+    def _refuse_lost(root: str, attribute: str, names: Names, parts: Parts, user: str) -> None:
+        value = parts.namespace.get(root)
+        if lost_there(value, attribute) and root in names.evaluated | names.called:
+            raise refusals.remote_inside(user, root, attribute, is_class=isinstance(plain(value), type))
+
     def _bind(self, name: str, parts: Parts, user: str, *, soft: bool = False) -> list[str]:
         """Bind a name of the module over there to what it means here; the slot of what has to be made for it."""
         value = parts.namespace.get(name, _MISSING)
-        if value is _MISSING:
+        if value is _MISSING or _is_shells(name, value):
             if is_builtin(name):
                 return []
             value = getattr(builtins, name, _MISSING)
@@ -302,6 +309,14 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _alike(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) and isinstance(one, (int, float, str, bytes)) and one == other)
+
+
+def _is_shells(name: str, value: Any) -> bool:
+    """Whether it is IPython's own wrapper of a builtin, in every notebook: `open`."""
+    inner = chain(value)[-1]
+    if inner is value or inner is not getattr(builtins, name, _MISSING):
+        return False
+    return str(getattr(value, "__globals__", {}).get("__name__", "")).startswith("IPython.")
 
 
 def _holds_more(value: Any) -> bool:

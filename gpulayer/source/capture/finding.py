@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from gpulayer.source.capture.records import CaptureError
 from gpulayer.source.capture.unwrapping import inner_function
 
-__all__ = ["Definition", "class_definition", "function_definition", "parsed", "shown_file"]
+__all__ = ["Definition", "class_definition", "function_definition", "is_cell", "parsed", "shown_file"]
 
 Node: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 _BASES_THAT_GO = {"NamedTuple", "TypedDict", "Protocol", "Generic", "object"}  # may not be bases of what is made
@@ -88,6 +88,11 @@ def shown_file(filename: str) -> str:
     """A file's name for people and for tracebacks: ipykernel's names of cells hold a process id and a hash."""
     number = _cell_number(filename)
     return filename if number is None or filename.startswith("<") else f"cell {number}"
+
+
+def is_cell(filename: str) -> bool:
+    """Whether it stands for a notebook's cell or an input of a shell, and has another name when that runs again."""
+    return _cell_number(filename) is not None or filename.startswith(("<ipython-input-", "<python-input-"))
 
 
 def parsed(text: str) -> ast.Module:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from gpulayer.source.capture import editing
 from gpulayer.source.capture.analysis import Names, names_of
 from gpulayer.source.capture.enclosing import bound_around, imported_around
-from gpulayer.source.capture.finding import Definition, class_definition, function_definition, shown_file
+from gpulayer.source.capture.finding import Definition, class_definition, function_definition
 from gpulayer.source.capture.records import CaptureError
 from gpulayer.source.capture.unwrapping import chain, inner_function, plain
 
@@ -42,11 +42,6 @@ class Parts:
     cells: dict[str, Any]  # closure variables and what they hold
     attributes: dict[str, Any] = field(default_factory=dict)  # of a class: what it has now
     future: tuple[str, ...] = ()
-
-    @property
-    def filename(self) -> str:
-        """As tracebacks name it."""
-        return shown_file(self.definition.filename)
 
     def text(self, replaced: list[tuple[ast.expr, str]]) -> editing.Text:
         """What travels, with names in place of some expressions."""

@@ -23,7 +23,7 @@ class Piece:
     References (in `closure`, `given`, `attributes`) are 'slot:f', what an earlier piece made, or 'data:f[k]', a value.
     """
 
-    filename: str  # of the cell or script it stands in, or '<imports of f>'
+    filename: str  # of the script it stands in, 'cell of f' of a cell, or '<imports of f>'
     first_line: int  # where `text` begins in that file
     text: str
     slot: str = ""  # what other pieces call the object that is made; '' for imports
@@ -52,10 +52,11 @@ class Captured:
     kind: str  # 'function', 'generator' or 'class'
     is_async: bool = False  # the function is a coroutine function: run it with asyncio.run
     file: str = ""  # path of the script below root, for `__file__`; '' for notebooks
-    digest: str = ""  # SHA-256, hexadecimal, of all of the above but the data's values
+    cells: dict[str, str] = field(default_factory=dict[str, str], hash=False)  # 'cell of f': 'cell 7', while it is that
+    digest: str = ""  # SHA-256, hexadecimal, of all of the above but the cells and the data's values
 
     def spec(self) -> dict[str, Any]:
-        """Everything that the worker needs but the data, as dicts, lists and str."""
+        """Everything that the worker needs but the data, as dicts, lists and str. It has no cells: they come and go."""
         return {**_described(self), "digest": self.digest}
 
     def with_digest(self) -> Captured:

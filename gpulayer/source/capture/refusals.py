@@ -10,7 +10,7 @@ from typing import Any
 
 from gpulayer.source.capture.records import CaptureError
 
-__all__ = ["kind_of", "missing", "refused", "shown_size", "too_large"]
+__all__ = ["kind_of", "missing", "refused", "remote_inside", "shown_size", "too_large"]
 
 _OPENED = ("Connection", "Cursor", "socket", "Session", "Client", "Engine")
 _FIT_FOR_NOTEBOOKS = frozenset({"get_ipython", "exit", "quit"})
@@ -24,6 +24,15 @@ def refused(user: str, name: str, value: Any) -> CaptureError:
             "use subprocess or plain Python in the function"
         )
     return CaptureError(f"{user} uses {name!r}, {kind_of(value)}, which can't travel: {_remedy(value)}")
+
+
+def remote_inside(user: str, name: str, attribute: str, *, is_class: bool) -> CaptureError:
+    """One of our own functions or classes, used where it runs as it is used here."""
+    kind, call = ("class", f"{name}(…) makes an object") if is_class else ("function", f"{name}(…) calls it")
+    return CaptureError(
+        f"{user} uses {name}.{attribute}, and where it runs {name} is a plain {kind}: {call} right there, "
+        f"or use {name}.{attribute} here, around {user.partition(' ')[0]}"
+    )
 
 
 def missing(user: str, name: str, names: Mapping[str, Any]) -> CaptureError:
@@ -74,6 +83,8 @@ def _remedy(value: Any) -> str:
         return "call it inside the function on an object that is made there"
     if isinstance(value, functools.partial):
         return "write it as a function with def"
+    if hasattr(type(value), "__dataclass_fields__"):
+        return "make it inside the function, or give dataclasses.asdict(…) of it"
     if isinstance(value, types.ModuleType):
         return "put it into a file beside the notebook and import it"
     if isinstance(value, io.IOBase) or any(type(value).__name__.endswith(each) for each in _OPENED):

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpulayer.source.capture.finding import is_cell, shown_file
 from gpulayer.source.capture.records import Piece
 
 __all__ = ["Data", "Item", "State"]
 
-_KEPT = ("bound", "items", "imports", "imported", "data", "folders", "missing", "stored", "strings", "slots")
+_KEPT = ("bound", "items", "imports", "imported", "data", "folders", "missing", "stored", "strings", "slots", "cells")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +53,7 @@ class State:
     stored: set[str] = field(default_factory=set)  # names that functions bind by `global`
     strings: set[str] = field(default_factory=set)
     slots: set[str] = field(default_factory=set)
+    cells: dict[str, str] = field(default_factory=dict)  # what pieces call a cell, and what people do
     needs_file: bool = False  # `__file__` is used
 
     def new_item(self, value: Any, name: str) -> Item:
@@ -64,6 +66,14 @@ class State:
         item = Item(slot=slot, value=value)
         self.items[id(value)] = item
         return item
+
+    def file_of(self, slot: str, filename: str) -> str:
+        """What a piece calls the file that it is from: what stays the same when an unchanged cell is run again."""
+        if not is_cell(filename):
+            return shown_file(filename)
+        name = f"cell of {slot}"
+        self.cells[name] = shown_file(filename)
+        return name
 
     def mark(self) -> tuple[Any, ...]:
         """All as it is now, for `back_to`."""

@@ -6,7 +6,7 @@ import functools
 from types import FunctionType
 from typing import Any
 
-__all__ = ["chain", "inner_function", "plain"]
+__all__ = ["chain", "inner_function", "lost_there", "plain"]
 
 _MOST_WRAPPERS = 100
 
@@ -28,6 +28,13 @@ def _marks(value: Any) -> bool:
         return "__gpulayer_function__" in object.__getattribute__(value, "__dict__")
     except AttributeError:
         return False
+
+
+def lost_there(value: Any, attribute: str) -> bool:
+    """Whether it is one of ours, and has an attribute that it has not where it runs, since what it wraps has none."""
+    if isinstance(value, FunctionType) or not _marks(value):
+        return False
+    return attribute in dir(type(value)) and not hasattr(plain(value), attribute)
 
 
 def chain(value: Any) -> list[Any]:

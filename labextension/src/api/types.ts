@@ -111,6 +111,7 @@ export interface ICalls {
   calls: number; // that came in
   done: number;
   failed: number;
+  dropped: number; // whose map ended before they had a result
   running: number;
   runners: number;
   idle_since: number | null; // Unix seconds; null while there is a call
@@ -271,7 +272,16 @@ function toOutcome(wire: Wire<IOutcome, 'state'>): IOutcome {
 }
 
 function toCalls(wire: Partial<ICalls>): ICalls {
-  return { calls: 0, done: 0, failed: 0, running: 0, runners: 0, idle_since: null, ...wire };
+  return {
+    calls: 0,
+    done: 0,
+    failed: 0,
+    dropped: 0,
+    running: 0,
+    runners: 0,
+    idle_since: null,
+    ...wire
+  };
 }
 
 /** A job with every field. */

@@ -3,7 +3,7 @@ import React from 'react';
 
 import type { IJob, IReason, State } from '../api/types';
 import { isTerminal, TERMINAL } from '../api/types';
-import { callsOf, failure, runningS, shortDuration, stateWord } from '../words';
+import { callsLine, failure, runningS, shortDuration, stateWord } from '../words';
 import type { IPartProps } from './common';
 import { Action, Name, Section, StateSign, When } from './common';
 
@@ -139,7 +139,7 @@ function Tasks(props: { job: IJob; trans: TranslationBundle }): JSX.Element | nu
     return null;
   }
   const label = props.job.calls
-    ? props.trans.__('%1 of %2 calls are done', over, total)
+    ? props.trans.__('%1 of %2 calls are over', over, total)
     : props.trans.__('%1 of %2 tasks are over', over, total);
   return (
     <span className="gpulayer-Tasks" title={states(props.job)}>
@@ -152,7 +152,7 @@ function Tasks(props: { job: IJob; trans: TranslationBundle }): JSX.Element | nu
 /** How many tasks, or calls, a job has, and how many of them are over. */
 export function counts(job: IJob): { over: number; total: number } {
   if (job.calls) {
-    return { over: job.calls.done, total: job.calls.calls };
+    return { over: job.calls.done + job.calls.dropped, total: job.calls.calls };
   }
   const tasks = Object.entries(job.tasks) as [State, number][];
   const sum = (these: [State, number][]): number => these.reduce((all, [, n]) => all + n, 0);
@@ -161,7 +161,7 @@ export function counts(job: IJob): { over: number; total: number } {
 
 function states(job: IJob): string {
   if (job.calls) {
-    return callsOf(job.calls);
+    return callsLine(job);
   }
   return Object.entries(job.tasks)
     .map(([state, n]) => `${n} ${state}`)

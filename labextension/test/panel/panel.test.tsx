@@ -189,13 +189,16 @@ describe('jobs', () => {
     })
   ];
 
-  it('of a function tell how many calls are done, and the rest on hover', () => {
-    const calls = { calls: 96, done: 31, failed: 1, running: 4, runners: 2, idle_since: null };
+  it('of a function tell how many calls are over, and the rest on hover', () => {
+    const calls = {
+      ...{ calls: 96, done: 31, failed: 1, dropped: 0 },
+      ...{ running: 4, runners: 2, idle_since: null }
+    };
     draw({
       fleet: { jobs: [job('running', { id: 'f', name: 'estimate', kind: 'calls', calls })] }
     });
     const bar = find('[data-job="f"] progress');
-    expect(bar?.getAttribute('aria-label')).toBe('31 of 96 calls are done');
+    expect(bar?.getAttribute('aria-label')).toBe('31 of 96 calls are over');
     expect(find('[data-job="f"] .gpulayer-Tasks')?.title).toBe(
       '31 of 96 calls done · 4 running · 1 failed · 2 runners'
     );

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from gpulayer.protocol.calls import CallRange, CallRun, MapSpec, MapView
 from gpulayer.protocol.messages import Hello, ServerMessage, WorkerMessage
 from gpulayer.protocol.types import JobSpec, JobView, Problem, State
 from gpulayer_server.core.state import Attempt, Job, JobEnd, Limits, MapState, Session, Task, Worker
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerConnected:
+class WorkerConnected(Struct, frozen=True, kw_only=True):
     """A worker's first message. `acked`: the lengths of the streams of the attempts that it declares."""
 
     conn: int
@@ -20,24 +21,21 @@ class WorkerConnected:
     acked: dict[str, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerGone:
+class WorkerGone(Struct, frozen=True, kw_only=True):
     """A worker's connection is closed."""
 
     conn: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSaid:
+class WorkerSaid(Struct, frozen=True, kw_only=True):
     """The later messages of one frame, in order, but `Output`. `acked`: the lengths of the streams that it says end."""
 
     conn: int
     messages: tuple[WorkerMessage, ...]
-    acked: dict[str, int] = field(default_factory=dict[str, int])
+    acked: dict[str, int] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Submission:
+class Submission(Struct, frozen=True, kw_only=True):
     """A new job, under its owner's key."""
 
     key: str
@@ -45,8 +43,7 @@ class Submission:
     spec: JobSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Submitted:
+class Submitted(Struct, frozen=True, kw_only=True):
     """A client's new job. `request` names where the reply goes.
 
     `ended`: how the jobs ended that it is to run after; those that live are not among them.
@@ -55,22 +52,20 @@ class Submitted:
     request: int
     owner: str
     submission: Submission
-    ended: dict[str, State] = field(default_factory=dict[str, State])
+    ended: dict[str, State] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SubmittedBatch:
+class SubmittedBatch(Struct, frozen=True, kw_only=True):
     """Many of a client's new jobs: all are taken, or none. `more` of them follow: they are placed with those."""
 
     request: int
     owner: str
     submissions: tuple[Submission, ...]
     more: bool = False
-    ended: dict[str, State] = field(default_factory=dict[str, State])
+    ended: dict[str, State] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CancelWanted:
+class CancelWanted(Struct, frozen=True, kw_only=True):
     """A client's wish to cancel."""
 
     request: int
@@ -78,8 +73,7 @@ class CancelWanted:
     give_up: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReleaseWanted:
+class ReleaseWanted(Struct, frozen=True, kw_only=True):
     """A client's wish to end a session."""
 
     request: int
@@ -87,8 +81,7 @@ class ReleaseWanted:
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class MapOpened:
+class MapOpened(Struct, frozen=True, kw_only=True):
     """A client's new map, with its first calls. `payload_hash`, of the packed spec, tells whose runners it may use."""
 
     request: int
@@ -103,8 +96,7 @@ class MapOpened:
     gone: str = ""  # of an object whose job ended, as the store has it: why it is there no more
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArgsCame:
+class ArgsCame(Struct, frozen=True, kw_only=True):
     """More calls of a map. The reply is its view once they are durable."""
 
     request: int
@@ -115,46 +107,42 @@ class ArgsCame:
     last: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class MapCancelWanted:
+class MapCancelWanted(Struct, frozen=True, kw_only=True):
     """A client's wish to end a map."""
 
     request: int
     map: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallsEndWanted:
+class CallsEndWanted(Struct, frozen=True, kw_only=True):
     """A client's wish to end the runners of a job of calls, once their calls are done."""
 
     request: int
     job: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalWorkerExpected:
+class LocalWorkerExpected(Struct, frozen=True, kw_only=True):
     """A local worker is being started: it counts as known until `until`."""
 
     until: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShutdownWanted:
+class ShutdownWanted(Struct, frozen=True, kw_only=True):
     """The control plane is about to end: its local workers end with it."""
 
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class LimitsSet:
+class LimitsSet(Struct, frozen=True, kw_only=True):
     """How much of the fleet each owner's jobs may hold at once, from now on; who has no limit is not there."""
 
     limits: dict[str, Limits]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tick:
-    """Time passes."""
+class Tick(Struct, frozen=True, kw_only=True):
+    """Time passes. `attended`: maps of which calls are yet to come, and whose clients are connected."""
+
+    attended: frozenset[str] = frozenset()
 
 
 Event: TypeAlias = (
@@ -179,8 +167,7 @@ Event: TypeAlias = (
 Answer: TypeAlias = JobView | MapView | tuple[str, ...] | Problem | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArgsRow:
+class ArgsRow(Struct, frozen=True, kw_only=True):
     """Arguments of calls that stand one behind the other, as they are stored. The plane keeps none of their bytes."""
 
     n: int  # of the job
@@ -190,8 +177,7 @@ class ArgsRow:
     blobs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultsRow:
+class ResultsRow(Struct, frozen=True, kw_only=True):
     """Results as they are stored."""
 
     n: int
@@ -199,8 +185,7 @@ class ResultsRow:
     run: CallRun
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True, kw_only=True):
     """Send these calls to the runner of an attempt: the shell adds their arguments, which are committed by then."""
 
     attempt: str

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gpulayer.protocol.messages import HeldAttempt, Hello, Refuse, Shutdown, Verdict, Welcome
 from gpulayer.protocol.types import PROTOCOL_VERSION, State
 from gpulayer_server.core import attempts, condition, gangs, sessions
+from gpulayer_server.core.calls import attending, leases
 from gpulayer_server.core.calls import ending as calls_ending
-from gpulayer_server.core.calls import leases
 from gpulayer_server.core.ending import cancel_attempt
 from gpulayer_server.core.events import Effects, WorkerConnected
 from gpulayer_server.core.state import Attempt, Worker
@@ -202,6 +202,7 @@ def notice_gap(plane: Plane, now: float, out: Effects) -> None:
     for session in plane.sessions.values():
         if session.idle_since is not None:
             session.idle_since = now
+    attending.anew(plane, now)
     out.fleet_changed = True
 
 

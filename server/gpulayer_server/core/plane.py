@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 from gpulayer.protocol.types import Requirements, State
 from gpulayer_server.core import attempts, ending, fleet, gangs, jobs, placing, reserving, sessions, waiting
-from gpulayer_server.core.calls import dispatch, opening, restoring, yielding
+from gpulayer_server.core.calls import attending, dispatch, opening, restoring, yielding
 from gpulayer_server.core.calls import leases as runners
 from gpulayer_server.core.calls import results as call_results
 from gpulayer_server.core.calls.pool import Calls, LiveMap
@@ -153,6 +153,7 @@ class Plane:
                 self._asked(event, now, out)
             case Tick():
                 fleet.tick(self, now, out)
+                attending.look(self, event.attended, now, out)
             case WorkerConnected():
                 fleet.connected(self, event, now, out)
             case WorkerGone():

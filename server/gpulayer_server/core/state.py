@@ -296,9 +296,11 @@ class Settings:
     silent_after_s: float = 12.0  # a connection without a word for so long is closed
     unreachable_after_s: float = 5.0  # a connection may be gone so long before anybody is told
     lost_after_s: float = 60.0
+    client_away_s: float = 600.0  # a map waits so long for a client that went away before its last arguments
     reserve_after_s: float = 30.0  # one who waits so long for much gets the next workers that come free
     gap_s: float = 10.0  # ticks further apart than this: the machine slept
     keep_keys_ticks: int = 10  # a commit takes far less: after so many the store finds a job by its key
     keep_jobs: int = 100_000  # of those that ended: older ones are dropped
     keep_days: float = 90.0  # since the end; after that they are dropped
+    keep_results_days: float | None = None  # of maps, with their results, since their end; None: as jobs are
     keep_blobs_bytes: int | None = None  # of files; None: 20 GB, or a tenth of the disk if that is less

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from tornado import websocket
 
@@ -27,8 +28,9 @@ from gpulayer.protocol.messages import (
 )
 from gpulayer.protocol.types import FRAME_DATA_BYTES, PROTOCOL_VERSION, JobView, Problem
 from gpulayer_server.core.events import CancelWanted
-from gpulayer_server.http.base import Socket, ignored
+from gpulayer_server.http.base import ignored
 from gpulayer_server.http.comms import pass_on
+from gpulayer_server.http.frames import FrameSocket
 from gpulayer_server.http.mapclient import MapClient
 from gpulayer_server.shell import Reply, log
 from gpulayer_server.submitting import submit
@@ -36,7 +38,7 @@ from gpulayer_server.submitting import submit
 __all__ = ["ClientSocket", "JobFollower", "submit"]
 
 
-class ClientSocket(Socket):
+class ClientSocket(FrameSocket):
     """One client's connection."""
 
     def open(self, *args: str, **kwargs: str) -> None:
@@ -46,17 +48,19 @@ class ClientSocket(Socket):
         self.maps = MapClient(self)
         self.shell.clients.add(self)
 
-    async def on_message(self, message: str | bytes) -> None:
-        """A frame of requests."""
+    def on_message(self, message: str | bytes) -> None:
+        """A frame of requests. All of them, and what follows of them, happens before the next one is looked at."""
         try:
             messages = from_client(message if isinstance(message, bytes) else message.encode())
         except ProtocolError as error:
             log.warning("a client sent a bad frame: %s", error)
             self.close(1002, "bad frame")
             return
+        self.shell.frame(partial(self._take_all, messages))
+
+    def _take_all(self, messages: list[ClientMessage]) -> None:
         for each in messages:
             self._take(each)
-        self.shell.commit()
 
     def _take(self, message: ClientMessage) -> None:
         match message:

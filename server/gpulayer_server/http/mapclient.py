@@ -42,6 +42,7 @@ class MapClient:
         self._shell: Shell = socket.shell
         self._pump = MapPump(socket)
         self.following: dict[int, MapFollower] = {}
+        self._closed = False
 
     def take(self, message: MapMessage) -> None:
         """What the client says."""
@@ -66,7 +67,9 @@ class MapClient:
 
     def close(self) -> None:
         """The client is gone; the maps go on."""
+        self._closed = True
         self._pump.close()
+        self._shell.senders.left(self)
         for n in list(self.following):
             self.unfollow(n)
 
@@ -114,6 +117,7 @@ class MapClient:
             self._refuse(message.n, result)
             return
         if not message.last:
+            self._sends(result.id)
             self._socket.send([MapTaken(n=message.n, upto=result.taken)])
         self._follow(message.n, result, ordered=message.ordered, is_new=is_new)
 
@@ -125,11 +129,14 @@ class MapClient:
             return
 
         def reply(result: MapView | Problem) -> None:
+            result = self._past(message.map, result)
             if isinstance(result, Problem):
                 self._refuse(message.n, result)
             else:
                 self._socket.send([MapTaken(n=message.n, upto=result.taken)])
 
+        if not message.last:
+            self._sends(message.map)
         event = partial(
             ArgsCame,
             map=message.map,
@@ -139,6 +146,11 @@ class MapClient:
             last=message.last,
         )
         self._shell.request(lambda request: event(request=request), reply)
+
+    def _sends(self, name: str) -> None:
+        """More calls of a map are to come from here: it waits for them as long as this client is connected."""
+        if not self._closed:
+            self._shell.senders.came(self, name)
 
     # ---------------------------------------------------------------- following
 
@@ -193,15 +205,18 @@ class MapClient:
 
     def _answer(self, n: int, name: str) -> Callable[[MapView | Problem], None]:
         def reply(result: MapView | Problem) -> None:
-            past = self._shell.map_view(name) if isinstance(result, Problem) and result.status == 404 else None
-            if past is not None:
-                result = past  # it ended long ago: nothing is left to cancel
+            result = self._past(name, result)  # of one that ended long ago nothing is left to cancel
             if isinstance(result, Problem):
                 self._refuse(n, result)
             elif n not in self.following:  # who follows it is told anyway, once all of it was sent
                 self._socket.send([MapUpdate(n=n, map=result)])
 
         return reply
+
+    def _past(self, name: str, result: MapView | Problem) -> MapView | Problem:
+        """An answer about a map; of one that ended long ago, how it did."""
+        past = self._shell.map_view(name) if isinstance(result, Problem) and result.status == 404 else None
+        return result if past is None else past
 
     def _end(self, message: EndCalls) -> None:
         problem = self._socket.not_theirs(message.job, self._shell.owner_of(message.job))

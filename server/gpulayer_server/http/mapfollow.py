@@ -141,11 +141,13 @@ class MapFollower:
         """Whether it may have something to send now."""
         return self._view is not None or self._texts.unread or bool(self._held) or self._results.waiting
 
-    def changed(self, view: MapView) -> None:
-        """The map is another now."""
-        if view != self._told:
-            self._view = view
-            self._pump.ready(self)
+    def changed(self, view: MapView) -> bool:
+        """The map is another now. Whether it is one that is not known here."""
+        if view == (self._told if self._view is None else self._view):
+            return False
+        self._view = view
+        self._pump.ready(self)
+        return True
 
     def accepted(self, run: CallRun) -> None:
         """These results were committed."""

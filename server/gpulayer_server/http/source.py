@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import hashlib
 import os
-import queue
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,16 @@ from tornado import web
 
 from gpulayer.protocol.types import Problem, Struct
 from gpulayer.source import BlobError, Manifest, PackError, SourceError, iter_pack, plain_pack_bytes, read_pack
-from gpulayer.source.blobs import Blobs, Span, SpanReader
-from gpulayer.source.pack import Pieces, Stream
+from gpulayer.source.blobs import SHARED_BELOW_BYTES, Blobs, Span
+from gpulayer.source.pack import PackFrame, Stream
 from gpulayer_server.http.base import Handler, ProblemError, parse
+from gpulayer_server.http.bodies import Upload, send_span
 
 MAX_UPLOAD_BYTES = 4 * 1024**3
 """Of one upload, as it travels and as it is unpacked."""
 
 _RESERVE_BYTES = 256_000_000  # of the disk, which files leave free
 _RESERVE_PART = 50  # or so small a part of it, if that is less
-_HELD_BYTES = 4 << 20  # of an upload wait at most for the thread that stores them
-_TOLD_BYTES = 1 << 20
-_STALLED_S = 300.0
 _REMEMBERED_ENTRIES = 10_000  # of manifests together: some MB
 _RANGE = re.compile(r"bytes=(\d{1,20})-(\d{1,20})?")
 _IN_PLACE_BYTES = 65_536  # a manifest of 900 files; a larger one would hold the loop for longer than 2 ms
@@ -129,15 +125,16 @@ class BlobsHandler(_SourceHandler):
     request brings a bundle of which a single file changed. `near` names the bundle that it was before.
     """
 
-    _upload: _Upload | None = None
+    _upload: Upload[BlobsAnswer] | None = None
 
-    def prepare(self) -> None:
-        """Refuse before a byte is read."""
+    async def prepare(self) -> None:  # type: ignore[override]
+        """Refuse before a byte is read. A body whose length is known is read here, in larger pieces than tornado's."""
         super().prepare()
         self.request.connection.set_max_body_size(MAX_UPLOAD_BYTES)  # type: ignore[union-attr]
         bundle, near = self.get_query_argument("bundle", ""), self.get_query_argument("near", "")
         blobs, manifests = self.shell.blobs, self.manifests
-        self._upload = _Upload(lambda stream: _store(stream, blobs, manifests, bundle, near))
+        self._upload = Upload(lambda stream: _store(stream, blobs, manifests, bundle, near))
+        await self._upload.take(self.request, MAX_UPLOAD_BYTES)
 
     async def data_received(self, chunk: bytes) -> None:
         """A part of the body."""
@@ -163,83 +160,13 @@ class BlobsHandler(_SourceHandler):
             self._upload.abandon()
 
 
-class _Upload:
-    """Hands a body from the loop to a thread that stores it, a few MB ahead at most.
-
-    Where that fails the rest of the body is let go by, so that the client reads why.
-    """
-
-    def __init__(self, store: Callable[[Stream], BlobsAnswer]):
-        self._store = store
-        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._held_bytes = 0  # owned by the loop
-        self._taken_bytes = 0  # owned by the thread: what the loop was not told of yet
-        self._room = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._outcome: asyncio.Future[BlobsAnswer | Exception] = self._loop.create_future()
-        threading.Thread(target=self._run, name="upload", daemon=True).start()
-
-    async def feed(self, chunk: bytes) -> None:
-        """Take a part; waits while too much of it is not stored yet."""
-        if self._outcome.done():
-            return
-        self._chunks.put(chunk)
-        self._held_bytes += len(chunk)
-        if self._held_bytes > _HELD_BYTES:
-            self._room.clear()
-            await self._room.wait()
-
-    async def finish(self) -> BlobsAnswer:
-        """All of it came; raises what the storing raised."""
-        self._chunks.put(b"")
-        outcome = await self._outcome
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    def abandon(self) -> None:
-        """No more will come."""
-        self._chunks.put(b"")
-
-    def _run(self) -> None:
-        try:
-            outcome = self._store(Pieces(self._next))
-        except Exception as error:  # noqa: BLE001 raised where the request is answered
-            outcome = error
-        self._tell(self._end, outcome)
-
-    def _next(self) -> bytes:
-        try:
-            chunk = self._chunks.get(timeout=_STALLED_S)
-        except queue.Empty:
-            raise PackError(f"nothing came for {_STALLED_S:.0f} s; send it again") from None
-        self._taken_bytes += len(chunk)
-        if self._taken_bytes >= _TOLD_BYTES:
-            self._tell(self._make_room, self._taken_bytes)
-            self._taken_bytes = 0
-        return chunk
-
-    def _tell(self, function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and all requests with it
-            self._loop.call_soon_threadsafe(function, *arguments)
-
-    def _make_room(self, size: int) -> None:
-        self._held_bytes -= size
-        if self._held_bytes <= _HELD_BYTES:
-            self._room.set()
-
-    def _end(self, outcome: BlobsAnswer | Exception) -> None:
-        self._outcome.set_result(outcome)
-        self._room.set()
-
-
 def _store(stream: Stream, blobs: Blobs, manifests: Manifests, bundle: str, near: str) -> BlobsAnswer:
     manifest: list[bytes] = []
 
     def without_manifest() -> Iterator[tuple[str, int, Iterable[bytes]]]:
         for digest, size, chunks in read_pack(stream, max_bytes=MAX_UPLOAD_BYTES):
             if digest == bundle:
-                manifest.append(b"".join(chunks))
+                manifest.append(b"".join(map(bytes, chunks)))
             else:
                 check_room(blobs.folder, size)
                 yield digest, size, chunks
@@ -271,10 +198,21 @@ class FetchHandler(Handler):
         compress = self.get_query_argument("coding", "") == "zstd"
         if not compress:
             self.set_header("Content-Length", plain_pack_bytes(span.size for _, span in here))
+        if not compress and all(span.size >= SHARED_BELOW_BYTES for _, span in here):
+            await self._send_large(here)
+            return
         chunks = iter_pack(here, compress=compress, verify=False)
         while chunk := await asyncio.to_thread(next, chunks, b""):
             self.write(chunk)
             await self.flush()
+
+    async def _send_large(self, here: list[tuple[str, Span]]) -> None:
+        frame = PackFrame()
+        for digest, span in here:
+            self.write(frame.blob(digest, span.size))
+            await self.flush()
+            await send_span(self.request.connection, span)  # type: ignore[arg-type]
+        self.write(frame.end())
 
 
 class BlobHandler(Handler):
@@ -296,11 +234,8 @@ class BlobHandler(Handler):
     async def get(self, digest: str) -> None:
         """Its bytes."""
         span = self._part(self._find(digest))
-        with SpanReader() as reader:
-            chunks = reader.chunks(span)
-            while chunk := await asyncio.to_thread(next, chunks, b""):
-                self.write(chunk)
-                await self.flush()
+        await self.flush()
+        await send_span(self.request.connection, span)  # type: ignore[arg-type]
 
     def _part(self, whole: Span) -> Span:
         """The part that is asked for: all of it where the range is none that we know, as RFC 9110 has it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 from tornado import websocket
@@ -25,7 +26,8 @@ from gpulayer.protocol.messages import (
 )
 from gpulayer.protocol.types import Problem
 from gpulayer_server.core.events import WorkerConnected, WorkerSaid
-from gpulayer_server.http.base import Socket, ignored
+from gpulayer_server.http.base import ignored
+from gpulayer_server.http.frames import FrameSocket
 from gpulayer_server.shell import log
 from gpulayer_server.store.streams import StreamGap
 
@@ -35,7 +37,7 @@ _ACCEPTED_S = 0.004  # so long a runner may wait to let go of results
 _FULL_PAUSE_S = 5.0  # how long after its disk was full the control plane asks for the output again
 
 
-class WorkerSocket(Socket):
+class WorkerSocket(FrameSocket):
     """One worker's connection: frames in, events to the plane; what the plane sends, out."""
 
     conn: int = 0
@@ -59,8 +61,8 @@ class WorkerSocket(Socket):
             if problem is not None:
                 self.cut_off(problem)
 
-    async def on_message(self, message: str | bytes) -> None:
-        """A frame. Being a coroutine it holds back the next one: tornado's only back-pressure."""
+    def on_message(self, message: str | bytes) -> None:
+        """A frame. All of it, with what follows of it, happens before the next one is looked at."""
         if self._dropped:
             return
         try:
@@ -79,14 +81,16 @@ class WorkerSocket(Socket):
             self.close(1002, "bad frame")
             return
         acks: dict[str, int] = {}
+        self.shell.frame(partial(self._take_all, messages, acks))
+        if acks:
+            self.send([Ack(attempt=attempt, offset=offset) for attempt, offset in acks.items()])
+            reach("server.acked")
+
+    def _take_all(self, messages: list[WorkerMessage], acks: dict[str, int]) -> None:
         for each in messages:
             if not self._dropped:
                 self._take(each, acks)
         self._hand_over()
-        self.shell.commit()
-        if acks:
-            self.send([Ack(attempt=attempt, offset=offset) for attempt, offset in acks.items()])
-            reach("server.acked")
 
     def _take(self, message: WorkerMessage, acks: dict[str, int]) -> None:
         """Bytes and a hello at once; the rest of a frame is one event."""

@@ -7,7 +7,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from gpulayer_server.scheduling.queue import Group, Order, Queue
 
@@ -68,14 +68,14 @@ class Usage:
         return 0 if use is None else use.weight
 
 
-class _Turn(NamedTuple, Generic[Key]):
+class _Turn(NamedTuple):
     """A class that may be next of its owner's. They are sorted by the first two."""
 
     order: Order
     n: int
     owner: str
     group: Group | None  # of which it is the first that is wanted; None: it is looked at by itself
-    key: Key
+    key: Any  # a Key: Python 3.10 has no generic ones
 
 
 class _Owner(NamedTuple):
@@ -114,11 +114,11 @@ class Turns(Generic[Key]):
         self._passed: dict[Group, Order] = {}
         self._owners: list[_Owner] = []  # a heap
         self._listed: dict[tuple[int, str], _Owner] = {}  # that in the heap which counts
-        self._turns: dict[tuple[int, str], list[_Turn[Key]]] = {}  # heaps, by priority and owner
-        self._found: dict[Group, _Turn[Key]] = {}  # that in its heap which counts
+        self._turns: dict[tuple[int, str], list[_Turn]] = {}  # heaps, by priority and owner
+        self._found: dict[Group, _Turn] = {}  # that in its heap which counts
         self._due: dict[tuple[int, str], list[Group]] = {}  # by priority and owner: whose next one is to be found
         self._alone: list[Key] = []  # fresh ones that are to come into the heaps
-        self._turn: _Turn[Key] | None = None
+        self._turn: _Turn | None = None
         self._n = 0
         self.again()
 
@@ -160,7 +160,7 @@ class Turns(Generic[Key]):
             self._turn = turn
             return key
 
-    def _pop(self) -> _Turn[Key] | None:
+    def _pop(self) -> _Turn | None:
         """The first class of the owner who is next."""
         while self._owners:
             owner = heapq.heappop(self._owners)
@@ -252,7 +252,7 @@ class Turns(Generic[Key]):
                 self._found[group] = self._push(order, group[1], group, key)
                 return
 
-    def _push(self, order: Order, owner: str, group: Group | None, key: Key) -> _Turn[Key]:
+    def _push(self, order: Order, owner: str, group: Group | None, key: Key) -> _Turn:
         self._n += 1
         turn = _Turn(order, self._n, owner, group, key)
         where = (order[0], owner)

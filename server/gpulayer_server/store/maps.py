@@ -41,7 +41,8 @@ def map_op(r: MapState) -> Op:
     reasons = _pack(r.reasons) if r.reasons else _NOTHING
     return "put_map", (
         r.n, r.k, r.owner, r.key, _pack(r.spec), r.opened_at, r.total, r.taken, r.done, r.failed, r.state._value_,
-        r.cancel_wanted, r.started_at, r.ended_at, r.problem, r.failed_index, r.failed_code, r.failure, reasons,
+        r.cancel_wanted, r.started_at, r.left_at, r.ended_at, r.problem, r.failed_index, r.failed_code, r.failure,
+        reasons,
     )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def dropped(key: MapKey) -> list[Op]:
 def map_state(row: tuple[Any, ...]) -> MapState:
     """A map, without the ranges of its results."""
     job, n, k, owner, key, spec, opened_at, total, taken, done, failed, state, cancel_wanted, *rest = row
-    started_at, ended_at, problem, failed_index, failed_code, failure, reasons = rest
+    started_at, left_at, ended_at, problem, failed_index, failed_code, failure, reasons = rest
     return MapState(
         n=n,
         k=k,
@@ -87,6 +88,7 @@ def map_state(row: tuple[Any, ...]) -> MapState:
         state=State(state),
         cancel_wanted=bool(cancel_wanted),
         started_at=started_at,
+        left_at=left_at,
         ended_at=ended_at,
         problem=problem,
         failed_index=failed_index,
@@ -164,8 +166,8 @@ class Maps:
         """The calls of a job, by its maps that are kept; of one that is over it is remembered."""
         count = self._counts.get(n)
         if count is None:
-            maps, calls, done, failed = self._all("tally_of_maps", n)[0]
-            count = CallsCount(maps=maps, calls=calls, done=done, failed=failed)
+            maps, calls, done, failed, dropped = self._all("tally_of_maps", n)[0]
+            count = CallsCount(maps=maps, calls=calls, done=done, failed=failed, dropped=dropped)
             if over:
                 self._counts[n] = count
                 if len(self._counts) > _COUNTS:

@@ -151,13 +151,13 @@ DELETE FROM jobs WHERE n = ?
 
 -- name: put_map
 INSERT INTO maps
-    (n, k, owner, key, spec, opened_at, total, taken, done, failed, state, cancel_wanted, started_at, ended_at, problem,
-     failed_index, failed_code, failure, reasons)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (n, k, owner, key, spec, opened_at, total, taken, done, failed, state, cancel_wanted, started_at, left_at, ended_at,
+     problem, failed_index, failed_code, failure, reasons)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (n, k) DO UPDATE SET
     total = excluded.total, taken = excluded.taken, done = excluded.done, failed = excluded.failed,
     state = excluded.state, cancel_wanted = excluded.cancel_wanted, started_at = excluded.started_at,
-    ended_at = excluded.ended_at, problem = excluded.problem, failed_index = excluded.failed_index,
+    left_at = excluded.left_at, ended_at = excluded.ended_at, problem = excluded.problem, failed_index = excluded.failed_index,
     failed_code = excluded.failed_code, failure = excluded.failure, reasons = excluded.reasons
 
 -- name: put_args
@@ -180,7 +180,7 @@ DELETE FROM maps WHERE n = ? AND k = ?
 
 -- name: live_maps
 SELECT jobs.id, maps.n, k, maps.owner, maps.key, maps.spec, opened_at, total, taken, done, failed, state, cancel_wanted,
-    started_at, ended_at, problem, failed_index, failed_code, failure, reasons
+    started_at, left_at, ended_at, problem, failed_index, failed_code, failure, reasons
 FROM maps INDEXED BY maps_live JOIN jobs ON jobs.n = maps.n WHERE ended_at IS NULL ORDER BY maps.n, k
 
 -- name: done_of_live_maps
@@ -200,17 +200,17 @@ SELECT 1 FROM maps WHERE n = ? AND k = ? AND ended_at IS NOT NULL
 
 -- name: map
 SELECT jobs.id, maps.n, k, maps.owner, maps.key, maps.spec, opened_at, total, taken, done, failed, state, cancel_wanted,
-    started_at, ended_at, problem, failed_index, failed_code, failure, reasons
+    started_at, left_at, ended_at, problem, failed_index, failed_code, failure, reasons
 FROM jobs CROSS JOIN maps ON maps.n = jobs.n WHERE jobs.id = ? AND k = ?
 
 -- name: map_by_key
 SELECT jobs.id, maps.n, k, maps.owner, maps.key, maps.spec, opened_at, total, taken, done, failed, state, cancel_wanted,
-    started_at, ended_at, problem, failed_index, failed_code, failure, reasons
+    started_at, left_at, ended_at, problem, failed_index, failed_code, failure, reasons
 FROM maps INDEXED BY maps_by_key CROSS JOIN jobs ON jobs.n = maps.n WHERE maps.owner = ? AND maps.key = ?
 
 -- name: maps_of_job
 SELECT jobs.id, maps.n, k, maps.owner, maps.key, maps.spec, opened_at, total, taken, done, failed, state, cancel_wanted,
-    started_at, ended_at, problem, failed_index, failed_code, failure, reasons
+    started_at, left_at, ended_at, problem, failed_index, failed_code, failure, reasons
 FROM jobs CROSS JOIN maps ON maps.n = jobs.n WHERE jobs.id = ? AND k < ? ORDER BY k DESC LIMIT ?
 
 -- name: args_of
@@ -249,7 +249,9 @@ SELECT ends.state FROM jobs INDEXED BY jobs_of_calls JOIN ends ON ends.n = jobs.
 WHERE owner = ? AND payload_hash = ? AND substr(key, 1, 6) = 'calls ' ORDER BY jobs.n DESC LIMIT 1
 
 -- name: tally_of_maps
-SELECT count(*), coalesce(sum(taken), 0), coalesce(sum(done), 0), coalesce(sum(failed), 0) FROM maps WHERE n = ?
+SELECT count(*), coalesce(sum(taken), 0), coalesce(sum(done), 0), coalesce(sum(failed), 0),
+    coalesce(sum(CASE WHEN ended_at IS NULL THEN 0 ELSE taken - done END), 0)
+FROM maps WHERE n = ?
 
 -- name: put_token
 INSERT INTO tokens

@@ -124,6 +124,9 @@ def test_a_failure_is_raised_here_with_what_happened_there(session: Session) -> 
     assert values[:2] == [0, 1]
     assert values[3] == 3
     assert isinstance(values[2], ValueError)
+    results = fails.map([2, 3], return_exceptions=True)
+    assert [type(each).__name__ for each in results] == ["ValueError", "int"]
+    assert [type(each).__name__ for each in list(gl.call(results.id))] == ["ValueError", "int"]
     results = fails.map(range(4))
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ValueError, match="no 2") as raised:
@@ -166,8 +169,12 @@ def test_generators_stream_and_async_functions_return(session: Session) -> None:
     items = count(4)
     assert next(items) == 0
     assert list(items) == [1, 4, 9]
-    assert list(count.map([0, 1, 3])) == [[], [0], [0, 1, 4]]
-    assert count.spawn(3).result() == [0, 1, 4]
+    results = count.map([0, 1, 3])
+    assert list(results) == [[], [0], [0, 1, 4]] == list(gl.call(results.id))
+    call = count.spawn(3)
+    assert call.result() == [0, 1, 4] == list(gl.call(call.id))
+    again: Any = gl.call(call.id)
+    assert again.result() == [0, 1, 4]
     session.cell("import asyncio\n@gl.remote\nasync def waits(x):\n    await asyncio.sleep(0)\n    return x + 1")
     assert session["waits"](1) == 2
 

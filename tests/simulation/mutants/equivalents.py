@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _RESEND = "a resend is harmless"
 _ONCE_MORE = "it is found out once more"
+_THE_SAME = "what would be done of many is the same of one, only slower"
 _NARROWS = "no event leads there: the guard says so to readers and to the type checker"
 
 #: Name -> the reason.
@@ -17,6 +18,18 @@ EQUIVALENT: dict[str, str] = {
     "attempts.Recorded:1-doubled": f"{_RESEND}: it is recorded already",
     "linkcore.Link._local:5": f"{_RESEND}: the session is known to have ended",
     "fleet._verdict:3-never": "the worker says right after the welcome what its hello said: no process is left",
+    "callslink.HeldCalls._forget_results:1": f"{_RESEND}: the first result of a call is the one that counts",
+    "callslink.HeldCalls.pump:2-always": "of nothing nothing is given back",
+    "linkcalls.hear:5-always": "of nothing nothing is let go of, and nobody hears it whose attempt is over",
+    "linkcalls._to_run:1-always": "of nothing nothing runs",
+    "linkcalls.happen:1": "what comes once the end is recorded is refused there",
+    # ------------------------------------------------------------ found the general way, too
+    "callslink.HeldCalls.take:1": _THE_SAME,
+    "callslink.HeldCalls._kept_of:1": _THE_SAME,
+    "callslink.HeldCalls.pump:1": _THE_SAME,
+    "callslink.part_of:1": _THE_SAME,
+    "callslink._piece:1": _THE_SAME,
+    "callslink._joined:1": _THE_SAME,
     # ------------------------------------------------------------ written twice
     "plane.Plane.handle:4-always": "who waits is looked at once more than needed",
     "jobs.cancel:3-always": "of what has ended a row is committed once more, with a wish at which nobody looks",

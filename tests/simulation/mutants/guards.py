@@ -22,8 +22,7 @@ _CORE_MODULES = (
 MODULES = (
     *(f"{_CORE}.{name}" for name in _CORE_MODULES),
     *(f"{_SCHEDULING}.{name}" for name in ("match", "queue")),
-    "gpulayer_worker.linkcore",
-    "gpulayer_worker.linkout",
+    *(f"gpulayer_worker.{name}" for name in ("linkcore", "linkout", "linkcalls", "callslink")),
 )
 
 Guard = ast.If | ast.match_case

@@ -5,91 +5,15 @@ from __future__ import annotations
 import ast
 from functools import partial
 
+from tests.simulation.mutants import handwritten_calls
 from tests.simulation.mutants.mutant import Mutant
 
 _CORE = "gpulayer_server.core"
-_CALLS = "gpulayer_server.core.calls"
 _ROOM = "gpulayer_server.scheduling.room"
 _SHELL = "tests.simulation.controlplane"  # the shell's contract, as the simulator carries it out
 
 #: Name -> module, source that must be there once, what is put in its place.
 _TABLE: dict[str, tuple[str, str, str]] = {
-    # ------------------------------------------------------------ calls
-    "second-result-counts": (
-        f"{_CALLS}.results",
-        "    new = of.done.missing(first, end)\n",
-        "    new = [(first, end)]\n",
-    ),
-    "results-not-stored": (f"{_CALLS}.results", "out.put(ResultsRow(n=row.n, k=row.k, run=run))", "pass"),
-    "fenced-results-taken": (
-        f"{_CALLS}.results",
-        "lease = plane.calls.leases.get(attempt.id) if attempt is not None else None\n    for run",
-        "lease = plane.calls.leases.get(message.attempt) or next(iter(plane.calls.leases.values()), None)\n    for run",
-    ),
-    "returned-calls-forgotten": (
-        f"{_CALLS}.results",
-        "            lease.let_go(of, first, end)\n            wait_again(lease.pool, of, first, end)\n",
-        "            lease.let_go(of, first, end)\n",
-    ),
-    "deaths-not-counted": (f"{_CALLS}.results", "if deaths <= _FREE_DEATHS:", "if True:"),
-    "retries-without-end": (f"{_CALLS}.results", "if tries > spec.retries:", "if spec.retries == 0:"),
-    "never-tried-again": (
-        f"{_CALLS}.results",
-        "        if of.row.ended_at is None and of.put_off",
-        "        if False and of.put_off",
-    ),
-    "accepted-not-said": (
-        f"{_CALLS}.results",
-        "    out.send(worker.conn, CallsAccepted(attempt=message.attempt, ranges=accepted))\n",
-        "",
-    ),
-    "calls-lost-with-their-lease": (
-        f"{_CALLS}.leases",
-        "        for low, high in ranges:\n            results.wait_again(pool, of, low, high)\n    dispatch",
-        "    dispatch",
-    ),
-    "undelivered-calls-forgotten": (
-        f"{_CALLS}.leases",
-        "                lease.let_go(of, low, high)\n                results.wait_again(pool, of, low, high)\n",
-        "                pass\n",
-    ),
-    "declared-calls-unheeded": (
-        f"{_CALLS}.leases",
-        "            _take_over(lease, of, first, end)",
-        "            pass",
-    ),
-    "ended-map-not-dropped-at-hello": (f"{_CALLS}.leases", "    for name in dropped:\n", "    for name in ():\n"),
-    "no-further-runner": (f"{_CALLS}.leases", "    elif _wants_another(plane, pool, now):", "    elif False:"),
-    "job-ends-with-its-first-runner": (f"{_CALLS}.leases", "if pool.maps and not others:", "if False:"),
-    "object-made-anew": (
-        f"{_CALLS}.leases",
-        "    elif pool.stateful:\n        _object",
-        "    elif False:\n        _object",
-    ),
-    "letting-go-forgotten": (f"{_CALLS}.leases", "if pool.closing and not pool.maps:", "if False:"),
-    "given-out-before-hello": (f"{_CALLS}.dispatch", "    if pool.unheard:", "    if False:"),
-    "never-called-back": (f"{_CALLS}.dispatch", "        _call_back(pool, now, out)", "        pass"),
-    "cancelled-calls-run-on": (
-        f"{_CALLS}.ending",
-        "                out.send(lease.worker.conn, DropCalls(attempt=lease.attempt.id, map=row.id))\n",
-        "",
-    ),
-    "end-of-a-map-not-stored": (
-        f"{_CALLS}.ending",
-        "row.ended_at = state, now\n    out.put(row)\n",
-        "row.ended_at = state, now\n",
-    ),
-    "done-forgotten-in-a-restart": (
-        f"{_CALLS}.restoring",
-        "            of.done.add(first, first + count)",
-        "            pass",
-    ),
-    "map-numbers-begin-anew": (f"{_CALLS}.restoring", "snapshot.last_map_k.get(job.n, 0)", "0"),
-    "args-counted-twice": (
-        f"{_CALLS}.opening",
-        "new = args[row.taken - first :] if first < row.taken else args",
-        "new = args",
-    ),
     # ------------------------------------------------------------ the plane
     "names-without-epoch": (f"{_CORE}.plane", "{prefix}-{self.epoch}-{self.names}", "{prefix}-0-{self.names}"),
     "output-after-the-end": (f"{_CORE}.plane", "worker.id and not attempt.over", "worker.id"),
@@ -416,5 +340,5 @@ def mutants() -> dict[str, Mutant]:
     """All of them, by name."""
     return {
         name: Mutant(module=module, line=" ".join(old.split()), edit=partial(_replaced, old, new))
-        for name, (module, old, new) in _TABLE.items()
+        for name, (module, old, new) in {**handwritten_calls.TABLE, **_TABLE}.items()
     }

@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpulayer.client import embedded
+from gpulayer import client
+from gpulayer.client import embedded, remote
 from gpulayer.client.embedded import find_or_start, listens
 from gpulayer.client.errors import ControlPlaneError
-from gpulayer.protocol.endpoint import Endpoint
+from gpulayer.protocol.endpoint import Endpoint, read_endpoint
 from tests.support.processes import until
 
 
@@ -140,3 +141,64 @@ def test_a_folder_that_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ControlPlaneError, match="can't be the data folder of a control plane: Not a directory"):
         find_or_start(tmp_path / "file" / "data")
+
+
+# ---------------------------------------------------------------- one that is begun before it is asked for
+
+
+@pytest.fixture
+def spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The folders in which one was started: it writes its endpoint, and says so."""
+    started: list[Path] = []
+    monkeypatch.setenv("GPULAYER_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("GPULAYER_EMBEDDED", raising=False)
+    monkeypatch.setattr(client, "remote", remote)  # as it is again after the test, and not the one that is made anew
+    monkeypatch.delitem(sys.modules, remote.__name__)
+    (tmp_path / "data").mkdir()
+
+    def spawn(folder: Path) -> subprocess.Popen[bytes]:
+        started.append(folder)
+        publish(folder, 1, os.getpid())
+        return subprocess.Popen([sys.executable, "-c", "print('here')"], stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(embedded, "_spawned", spawn)
+    yield started
+    for process in embedded._begun.values():
+        process.communicate()
+    embedded._begun.clear()
+
+
+def test_who_begins_one_finds_that_one(spawned: list[Path], tmp_path: Path) -> None:
+    embedded.begin()
+    embedded.begin()  # as another thread may
+    assert spawned == [tmp_path / "data"]
+    endpoint = read_endpoint(tmp_path / "data")
+    process = next(iter(embedded._begun.values()))
+    assert embedded._try_to_start(tmp_path / "data") == (0, endpoint)
+    process.wait()
+    assert (spawned, embedded._begun) == ([tmp_path / "data"], {})
+
+
+def test_none_is_begun_where_one_lives_or_another_is_named(
+    spawned: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setenv("GPULAYER_EMBEDDED", "0")
+        embedded.begin()
+    with monkeypatch.context() as context:
+        context.setenv("GPULAYER_URL", "https://there.example:8443")
+        embedded.begin()
+    publish(tmp_path / "data", 1, os.getpid())
+    embedded.begin()
+    assert spawned == []
+
+
+def test_what_goes_wrong_is_said_by_who_waits_for_it(
+    spawned: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPULAYER_DATA", str(tmp_path / "file/data"))
+    embedded.begin()
+    assert spawned == []
+    with pytest.raises(ControlPlaneError, match="can't be the data folder"):
+        find_or_start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,24 @@ def news(subscription: MapSubscription) -> Any:
             return found
 
 
+def test_who_makes_arguments_for_long_hears_of_a_map_s_name_between_them(plane: Any, connection: Connection) -> None:
+    before = opened(connection, [b"0"])
+    visit = plane.visit()
+    visit.next()
+    visit.say(update(before.n, taken=1))
+    news(before)  # from here on this thread is the one that reads
+    subscription = opened(connection, [b"0"])
+    subscription.add([b"1"], [], last=True)
+    assert isinstance(visit.next(), OpenMap)
+    visit.say(update(subscription.n, taken=1))
+    until = time.monotonic() + WAIT_S
+    while not subscription.id and time.monotonic() < until:
+        subscription.look()
+    sent = visit.next()
+    assert isinstance(sent, MapArgs)
+    assert (sent.n, sent.first, sent.args) == (subscription.n, 1, (b"1",))
+
+
 def test_a_map_is_opened_with_its_first_calls_and_the_others_follow_once_it_has_a_name(
     plane: Any, connection: Connection
 ) -> None:
@@ -115,6 +134,44 @@ def test_after_a_break_it_goes_on_from_where_it_was(plane: Any, connection: Conn
     assert news(subscription).runs[0].first == 1
     assert news(subscription).map.state is State.SUCCEEDED
     assert subscription.over
+
+
+def test_who_has_more_to_send_says_so_after_a_break(plane: Any, connection: Connection) -> None:
+    subscription = opened(connection, [b"0"])
+    visit = plane.visit()
+    visit.next()
+    n = subscription.n
+    visit.say(update(n, taken=1))
+    assert isinstance(news(subscription), MapUpdate)
+    visit.leave()
+    again = plane.visit()
+    assert again.next() == FollowMap(n=n, map="k3f9.1")
+    assert again.next() == MapArgs(n=n, map="k3f9.1", first=0)
+    again.say(MapTaken(n=n, upto=1))
+    subscription.add([b"1"], [], last=True)
+    assert again.next() == MapArgs(n=n, map="k3f9.1", first=1, args=(b"1",), last=True)
+    again.leave()
+    third = plane.visit()
+    assert third.next() == FollowMap(n=n, map="k3f9.1")
+    assert third.next() == MapArgs(n=n, map="k3f9.1", first=1, args=(b"1",), last=True)
+
+
+def test_who_has_more_to_send_says_so_also_while_nobody_takes_its_news(
+    plane: Any, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "_QUEUED_BYTES", 1_000)
+    subscription = opened(connection, [b"0"])
+    visit = plane.visit()
+    visit.next()
+    n = subscription.n
+    visit.say(update(n, taken=1), results(n, 0, [bytes(6000)]))
+    assert visit.next() == Unfollow(n=n)
+    visit.leave()
+    again = plane.visit()
+    assert again.next() == MapArgs(n=n, map="k3f9.1", first=0)
+    assert [type(news(subscription)) for _ in range(2)] == [MapUpdate, MapResults]
+    assert subscription.take() is None
+    assert again.next() == FollowMap(n=subscription.n, map="k3f9.1", after=1)
 
 
 def test_one_that_was_not_answered_is_opened_again_with_its_key(plane: Any, connection: Connection) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
+import json
+import sys
 import traceback
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from gpulayer.client.errors import JobCancelled, JobFailed, JobRejected, RemoteError
-from gpulayer.functions.failures import call_error, failure_of, map_error
+from gpulayer.functions.failures import call_error, failure_of, map_error, what_helps
 from gpulayer.protocol.calls import CallFailure, MapView
 from gpulayer.protocol.types import Reason, Requirements, State
 
@@ -48,6 +52,64 @@ def test_it_is_of_the_class_that_programs_look_for(name: str, base: type[BaseExc
     assert (error.call, error.worker) == ("k.1", "box")
     if name in ("KeyboardInterrupt", "SystemExit", "StopIteration"):
         assert not isinstance(error, (KeyboardInterrupt, SystemExit, StopIteration))
+
+
+class Mine(KeyError):
+    """It wants more than a text."""
+
+    def __init__(self, key: str, more: int):
+        super().__init__(key)
+        self.more = more
+
+
+class Hooked(ValueError):
+    def __init_subclass__(cls) -> None:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("kind", [Mine, Hooked, msgspec.ValidationError, json.JSONDecodeError])
+def test_it_is_of_a_class_that_is_loaded_here(kind: type[Exception]) -> None:
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    base = next(each.__name__ for each in kind.__mro__ if each.__module__ == "builtins")
+    error = call_error(CallFailure(kind="raised", type=name, base=base, text="it's wrong"))
+    assert isinstance(error, kind) is (kind is not Hooked)
+    assert isinstance(error, getattr(builtins, base))
+    assert (type(error).__name__, str(error)) == (kind.__name__, "it's wrong")
+
+
+def test_a_class_of_the_session_and_one_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
+    failure = CallFailure(kind="raised", type="Mine", base="KeyError", text="no")
+    assert isinstance(call_error(failure), Mine)
+    monkeypatch.delattr(sys.modules["__main__"], "Mine")
+    error = call_error(failure)
+    assert not isinstance(error, Mine)
+    assert isinstance(error, KeyError)
+    assert "".join(traceback.format_exception_only(type(error), error)).startswith("Mine: no")
+    nobodys = call_error(CallFailure(kind="raised", type="far.Away", base="OSError", text="no"))
+    assert isinstance(nobodys, OSError)
+    assert f"{type(nobodys).__module__}.{type(nobodys).__qualname__}" == "far.Away"
+
+
+def test_cells_are_called_as_they_are_here() -> None:
+    shown = SHOWN.replace("cell 3", "cell of f")
+    failure = failure_of(msgspec.json.encode(CallFailure(kind="raised", traceback=shown)), {"cell of f": "cell 3"})
+    assert failure.traceback == SHOWN
+
+
+def test_a_file_that_is_here_and_did_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rates.csv").write_text("1")
+
+    def hint(path: str, kind: str = "raised") -> str:
+        text = f"[Errno 2] No such file or directory: '{path}'"
+        return what_helps(CallFailure(kind=kind, type="FileNotFoundError", text=text), "f", None)
+
+    assert (
+        hint("rates.csv")
+        == "rates.csv is here, and no file travels with f: gl.remote(source='.') takes this folder along"
+    )
+    assert [hint("other.csv"), hint(str(tmp_path / "rates.csv")), hint("rates.csv", "died")] == ["", "", ""]
 
 
 def test_its_traceback_stands_under_ours() -> None:

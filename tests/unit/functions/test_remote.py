@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,6 +43,9 @@ class Model:
         return x
     def each(self, n):
         yield n
+    @property
+    def size(self):
+        return self.w
 """
 
 
@@ -104,6 +109,8 @@ def test_a_map_gives_results_as_they_come(runs: Runs, session: Session) -> None:
     assert repr(f.map([])) == "<gpulayer map of nothing>"
     with pytest.raises(CallRefused, match="chunk=0"):
         f.map([1], chunk=0)
+    with pytest.raises(CallRefused, match="chunk='x' is no number of calls"):
+        f.map([1], chunk="x")
 
 
 def test_arguments_are_taken_only_as_there_is_room(runs: Runs, session: Session) -> None:
@@ -248,6 +255,35 @@ def test_what_can_not_travel(runs: Runs, session: Session) -> None:
         session["Plain"]().method()
 
 
+def test_arguments_that_it_does_not_take(runs: Runs, session: Session) -> None:
+    f = session["f"]
+    for act in (
+        lambda: f(1, z=2),
+        lambda: f.spawn(),
+        lambda: f.map([1], [2], [3]),
+        lambda: asyncio.run(f.aio(1, 2, 3)),
+        lambda: f.aio.map([1], [2], [3]),
+        lambda: session["Model"].remote(),
+        lambda: session["Model"].remote(1).predict(),
+    ):
+        with pytest.raises(CallRefused, match="argument"):
+            act()
+    assert not runs.opened
+    with pytest.raises(CallRefused, match=r"f \(call 1\): too many positional arguments; it is f\(x, y=0\)"):
+        list(f.starmap([(1, 2), (1, 2, 3)]))
+    with pytest.raises(CallRefused, match="starmap takes a tuple of arguments for each call; of call 0 it is int: 5"):
+        list(f.starmap([5]))
+    with pytest.raises(CallRefused, match="17 is no call's id"):
+        gl.call(17)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_same_in_every_call(runs: Runs, session: Session) -> None:
+    runs.work = lambda x, y: (x, y)
+    results = session["f"].map(range(3), itertools.repeat(5))
+    assert (len(results), list(results)) == (3, [(0, 5), (1, 5), (2, 5)])
+    assert len(session["f"].map(range(3), itertools.repeat(5, 2))) == 2
+
+
 def test_options_that_can_not_be() -> None:
     for options, words in {
         "retries=-1": "no number of retries",
@@ -264,6 +300,8 @@ def test_options_that_can_not_be() -> None:
             eval(f"gl.remote({options})", {"gl": gl})
     with pytest.raises(TypeError, match="did you mean accelerator"):
         eval("gl.remote(acelerator='cuda')", {"gl": gl})
+    with pytest.raises(TypeError, match="did you mean timeout_s"):
+        eval("gl.remote(timeout=3)", {"gl": gl})
     with pytest.raises(CallRefused, match="needs a function or a class"):
         eval("gl.remote(3)", {"gl": gl})
     with pytest.raises(CallRefused, match="is a remote function already"):
@@ -289,6 +327,12 @@ def test_an_object_is_one_job_and_is_let_go(runs: Runs, session: Session) -> Non
         assert calls.function.kind == "class"
     until(lambda: runs.ended == ["job2"], "released by with")
     other = session["Model"].remote(7)
+    with pytest.raises(AttributeError, match=r"Model\.w can't be set from here; .*: a method sets it"):
+        other.w = 3
+    with pytest.raises(AttributeError, match=r"Model has no method 'predicts' \(did you mean predict\?\)"):
+        other.predicts(1)
+    with pytest.raises(AttributeError, match=r"Model has 'size' as a property, not as a method; what an object keeps"):
+        other.size()
     assert other.predict(1) == 1
     assert runs.opened[2].job != runs.opened[0].job
     del other
@@ -337,24 +381,38 @@ def test_an_interrupt_cancels_what_is_waited_for(runs: Runs, session: Session) -
     f = session["f"]
     assert f(1) == 1
     runs.holds.clear()
+    interrupted(runs, lambda: f(2), opened=2)
+    assert f(3) == 3
+
+
+def test_an_interrupt_leaves_what_goes_on_without_this_process(runs: Runs, session: Session) -> None:
+    runs.holds.clear()
+    results = session["f"].map(range(3))
+    results.detach()
+    interrupted(runs, lambda: list(results), opened=1)
+    assert session["f"](3) == 3
+    assert not runs.cancelled
+
+
+def interrupted(runs: Runs, act: Callable[[], object], *, opened: int) -> None:
+    """An interrupt comes once so many maps are open, and this waits for results; the calls are held until then."""
 
     def interrupt() -> None:
-        until(lambda: len(runs.opened) == 2, "the call is on its way")
+        until(lambda: len(runs.opened) == opened, "the call is on its way")
+        until(lambda: signal.getsignal(signal.SIGINT) is not signal.default_int_handler, "somebody waits for it")
         os.kill(os.getpid(), signal.SIGINT)
         runs.holds.set()
 
     thread = threading.Thread(target=interrupt)
-    thread.start()
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        thread.start()
         with pytest.raises(KeyboardInterrupt):
-            f(2)
+            act()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
-        signal.signal(signal.SIGINT, before)
         thread.join()
-    assert f(3) == 3
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_call_is_found_again(runs: Runs, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,10 +76,31 @@ def test_in_a_terminal_a_map_has_a_bar_and_leaves_a_line(clock: Clock, monkeypat
     clock.now_s += 10.0
     show.tick()
     assert "about 10 s left" in screen.getvalue()  # the time runs down until another call is done
+    show.state(view(total=96, done=32, left_at=1.0))
+    clock.now_s += 1.0
+    show.tick()
+    assert "32 of 96 · who began it is away, and has more to send · 21.0 s · " in screen.getvalue()
+    clock.now_s -= 1.0
     show.state(view(State.SUCCEEDED, total=96, done=96))
     show.finish()
     assert screen.getvalue().endswith("\r\x1b[2K✓ sweep · 96 calls in 20.0 s · map k.1\n")
     assert not shown(progress=False)._line
+
+
+def test_a_narrow_terminal_has_what_matters() -> None:
+    bar = "▓▓▓▓▓░░░░░░░░░░░"
+    counts = "31 of 96 · 1 failed · 4 running on 2 machines"
+    all_of_it = f"● sweep_of_rates · {bar} {counts} · 10.0 s · about 20 s left · map k.1"
+    assert [showing.fitted(all_of_it, width) for width in (120, 110, 100, 80, 70, 55, 45)] == [
+        all_of_it,
+        f"● sweep_of_rates · {bar} {counts} · 10.0 s · about 20 s left",
+        f"● sweep_of_rates · {bar} 31 of 96 · 1 failed · 10.0 s · about 20 s left",
+        f"● sweep_of_rates · {bar} 31 of 96 · 1 failed · about 20 s left",
+        "● sweep_of_rates · 31 of 96 · 1 failed · about 20 s left",
+        "● sweep…f_rates · 31 of 96 · 1 failed · about 20 s left",
+        "● swee…rates · 31 of 96 · 1 failed",
+    ]
+    assert showing.fitted("○ waiting · box: all 2 slots busy · map k.1", 40) == "○ waiting · box: all 2 slots busy"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +109,7 @@ def test_in_a_terminal_a_map_has_a_bar_and_leaves_a_line(clock: Clock, monkeypat
         ("cancelled", {}, "■ sweep · cancelled after 1 call · 2.0 s · map k.1"),
         ("goes on", {}, "● sweep · goes on · map k.1"),
         ("", {"state": State.FAILED, "failed": 1}, "✗ sweep · failed after 1 call · 2.0 s · map k.1"),
+        ("", {"state": State.FAILED, "failed_index": 0}, "✗ sweep · failed in call 0 · 2.0 s · map k.1"),
         ("", {"state": State.REJECTED}, "✗ sweep · no eligible worker · map k.1"),
     ],
 )
@@ -127,6 +149,20 @@ def test_where_lines_stay_only_long_waits_are_told_each_once(clock: Clock, monke
     show.state(view(done=1))
     show.finish()
     assert paper.getvalue() == "○ waiting · box: all 2 slots busy · call k.1\n"
+
+
+def test_where_lines_stay_a_map_tells_how_far_it_is_if_it_is_to(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", paper := io.StringIO())
+    show = shown(progress=True)
+    for done in range(1, 5):
+        show.state(view(total=5, done=done))
+        clock.now_s += 20.0
+        show.tick()
+    show.state(view(State.SUCCEEDED, total=5, done=5))
+    show.finish()
+    told = paper.getvalue().splitlines()
+    assert [line.split(" · ")[1].partition(" ")[2] for line in told[:-1]] == ["2 of 5", "4 of 5"]
+    assert told[-1] == "✓ sweep · 5 calls in 1 min 20 s · map k.1"
 
 
 def test_a_letter_in_two_parts_and_the_order_of_streams(

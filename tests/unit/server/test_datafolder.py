@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpulayer.protocol.endpoint import Endpoint
-from gpulayer_server import datafolder
+from gpulayer_server import folderlock
 from gpulayer_server.datafolder import DataFolder, DataFolderError, FolderHeld, when_free
 
 PATIENCE_S = 30.0
@@ -42,7 +42,7 @@ def test_the_port_of_the_last_holder_is_remembered(path: Path) -> None:
 
 
 def test_on_a_network_file_system_nothing_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datafolder, "network_filesystem", lambda _: "nfs4")
+    monkeypatch.setattr(folderlock, "network_filesystem", lambda _: "nfs4")
     with pytest.raises(DataFolderError, match=r"network file system \(nfs4\).*; set GPULAYER_DATA to a folder"):
         DataFolder(path)
     assert not path.exists()

@@ -116,6 +116,23 @@ def test_old_maps_of_a_live_job_go_but_for_its_last(tmp_path: Path) -> None:
     run(tmp_path, Settings(keep_days=30.0), make, check)
 
 
+def test_results_may_be_kept_for_less_long_than_jobs_or_for_longer(tmp_path: Path) -> None:
+    def make(now: float) -> list[Row]:
+        ends = {1: now - 40 * DAY_S, 2: now - 6 * DAY_S, 3: now - 2 * DAY_S, 4: None}
+        return [*a_job(1), *[row for k, end in ends.items() for row in a_map(1, k, ended_at=end)]]
+
+    async def check(shell: Shell) -> None:
+        await looked(shell)
+        assert kept(shell, 1) == [1, 2, 3, 4]
+        shell._history._maps._settings = Settings(keep_days=1.0, keep_results_days=7.0)
+        await looked(shell)
+        assert kept(shell, 1) == [2, 3, 4]
+        assert shell.store.maps.done((1, 1)) == 0
+        assert shell.store.maps.done((1, 2)) == 1
+
+    run(tmp_path, Settings(), make, check)
+
+
 def test_of_too_many_maps_the_oldest_go_and_none_that_just_ended(tmp_path: Path) -> None:
     def make(now: float) -> list[Row]:
         maps = [row for k in range(1, 9) for row in a_map(1, k, ended_at=now - 2 * 3600.0 + k)]

@@ -16,9 +16,12 @@ def test_without_a_file_all_is_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_file_sets_and_flags_go_before_it(tmp_path: Path) -> None:
-    (tmp_path / "settings.json").write_text('{"keep_jobs": 7, "keep_days": 1.5}')
+    (tmp_path / "settings.json").write_text(
+        '{"keep_jobs": 7, "keep_days": 1.5, "keep_results_days": 7, "client_away_s": 60}'
+    )
     found = read_settings(tmp_path, Kept(keep_jobs=0, keep_blobs_bytes=10**9))
     assert (found.keep_jobs, found.keep_days, found.keep_blobs_bytes) == (0, 1.5, 10**9)
+    assert (found.keep_results_days, found.client_away_s) == (7.0, 60.0)
     assert found.lost_after_s == Settings().lost_after_s
 
 
@@ -38,4 +41,4 @@ def test_a_file_that_is_not_right_is_named_with_what_may_be_in_it(tmp_path: Path
     line = str(caught.value)
     assert line.startswith(f"{tmp_path}/settings.json can't be read: ")
     assert words in line
-    assert "; it may hold keep_jobs, keep_days, keep_blobs_bytes" in line
+    assert "; it may hold keep_jobs, keep_days, keep_results_days, keep_blobs_bytes" in line

@@ -116,6 +116,17 @@ def test_it_is_trimmed_beside_whoever_asks(blobs: Blobs) -> None:
     assert len(blobs.missing(names)) >= 39
 
 
+def test_of_little_that_came_nobody_looks_through_all_files(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    cache = Cache(blobs, 1000)
+    monkeypatch.setattr(cache, "trim", lambda: looked.append(1))
+    for added_bytes in (1, 1, 18, 1, 1):  # first of all nobody knows what is there; then a fiftieth of the limit
+        cache.trim_soon(added_bytes)
+        for thread in [each for each in threading.enumerate() if each.name == "blob-cache"]:
+            thread.join()
+    assert looked == [1, 1]
+
+
 def test_the_limit_is_a_tenth_of_a_small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage:
         total = 50_000_000_000

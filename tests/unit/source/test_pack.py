@@ -22,7 +22,7 @@ from gpulayer.source import (
     write_pack,
 )
 from gpulayer.source.blobs import Span
-from gpulayer.source.pack import CHUNK_BYTES, MAGIC, WORTH_BYTES
+from gpulayer.source.pack import CHUNK_BYTES, MAGIC, READ_BYTES, WORTH_BYTES
 
 contents = st.lists(st.binary(max_size=300) | st.integers(0, 300_000).map(lambda size: b"\x07" * size), max_size=6)
 
@@ -138,7 +138,10 @@ def test_memory_stays_bounded_and_small_blobs_share_a_piece(tmp_path: Path) -> N
         pieces = list(iter_pack([(digest(bytes(3_000_000)), path)], compress=compress))
         assert max(map(len, pieces)) < 2 * CHUNK_BYTES
         for _, _, chunks in read_pack(io.BytesIO(b"".join(pieces))):
-            assert max(len(chunk) for chunk in chunks) <= CHUNK_BYTES
+            assert max(len(chunk) for chunk in chunks) <= READ_BYTES
+    sent = list(iter_pack([(digest(bytes(3_000_000)), path)], verify=False))  # of a cache: mapped, and not copied
+    assert b"".join(sent) == b"".join(iter_pack([(digest(bytes(3_000_000)), path)]))
+    assert sum(isinstance(piece, memoryview) for piece in sent) == 3
     small = [b"%d" % number for number in range(1000)]
     assert len(list(iter_pack((digest(blob), io.BytesIO(blob)) for blob in small))) == 1
 
@@ -224,7 +227,7 @@ def test_a_pack_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(compre
     stream = io.BytesIO(bomb)
     with pytest.raises(PackError, match=r"^the pack unpacks to more than 1000000 bytes, .*; send less at a time$"):
         list(read_pack(stream, max_bytes=1_000_000))
-    assert compress or stream.tell() <= CHUNK_BYTES + len(MAGIC) + 1
+    assert compress or stream.tell() <= READ_BYTES + len(MAGIC) + 1
 
 
 def test_headers_of_empty_blobs_count_too() -> None:

@@ -16,7 +16,16 @@ from websockets.http11 import Request, Response
 
 from gpulayer.protocol.calls import CallRun, CallsDone
 from gpulayer.protocol.endpoint import Endpoint
-from gpulayer.protocol.messages import Order, Output, Refuse, Sampled, ServerMessage, Started, WorkerMessage
+from gpulayer.protocol.messages import (
+    Order,
+    Output,
+    Refuse,
+    Sampled,
+    ServerMessage,
+    Started,
+    WorkerMessage,
+    from_worker,
+)
 from gpulayer.protocol.types import FRAME_DATA_BYTES, Problem, Sample
 from gpulayer_server.tls import own_certificate
 from gpulayer_worker import channel as channel_module
@@ -82,6 +91,61 @@ def test_of_samples_only_the_newest_waits_for_a_slow_connection() -> None:
         assert channel._outgoing == [begin, end, samples[2]]
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_what_is_said_after_a_pause_leaves_at_once_and_what_follows_in_one_frame() -> None:
+    """A person waits for one call's result; those of a map come in a row."""
+    begin, end = Started(attempt="a"), Started(attempt="b")
+
+    class Line:
+        """A connection: what is put left at once, what is sent when the loop came to it."""
+
+        def __init__(self) -> None:
+            self.put_now: list[bytes] = []
+            self.sent: list[bytes] = []
+            self.ready = True
+
+        def put(self, frame: bytes) -> None:
+            self.put_now.append(frame)
+
+        async def send(self, frame: bytes) -> None:
+            self.sent.append(frame)
+
+    async def run() -> None:
+        line, there = Line(), Order()
+        channel = Channel(lambda: None, opened=lambda: None, received=lambda _: None, closed=lambda: None)
+        channel._connection = channel._direct = line  # type: ignore[assignment]
+        sending = asyncio.ensure_future(channel._send_all(line, channel._order))  # type: ignore[arg-type]
+        channel.send([begin])
+        assert [read(there, frame) for frame in line.put_now] == [[begin]]
+        channel._sent_at = float("inf")  # just now
+        channel.send([begin])
+        channel.send([end])
+        await turns()
+        assert [read(there, frame) for frame in line.sent] == [[begin, end]]
+        line.ready, channel._sent_at = False, 0.0  # it is full
+        channel.send([end])
+        assert channel._outgoing == [end]
+        await turns()
+        assert [read(there, frame) for frame in line.sent[1:]] == [[end]]
+        line.ready, channel._sent_at = True, 0.0
+        channel.send([output(FRAME_DATA_BYTES), output(1)])  # more than one frame
+        await turns()
+        assert len(line.put_now) == 1
+        assert [read(there, frame) for frame in line.sent[2:]] == [[output(FRAME_DATA_BYTES)], [output(1)]]
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+    async def turns() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def read(order: Order, frame: bytes) -> list[WorkerMessage]:
+        data = order.accept(frame)
+        assert data is not None
+        return from_worker(data)
 
     asyncio.run(run())
 
@@ -292,3 +356,36 @@ def test_another_certificate_than_the_pinned_one_is_named(tmp_path: Path, caplog
         (tmp_path / name).mkdir()
     asyncio.run(run())
     assert "presents another certificate than the one that this worker joined with, SHA256:" in caplog.text
+
+
+def test_a_control_plane_that_comes_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not when it would be tried next; what was tried already is not tried again for that."""
+    monkeypatch.setattr(channel_module, "_FIRST_BACKOFF_S", 3600.0)
+
+    async def run() -> None:
+        nobody = Endpoint(url="http://127.0.0.1:1", token="t", pid=0, version="")
+        there = [nobody]
+        tried, opened = asyncio.Event(), asyncio.Event()
+
+        def endpoint() -> Endpoint:
+            tried.set()
+            return there[0]
+
+        async def let_in(connection: ServerConnection) -> None:
+            await connection.wait_closed()
+
+        channel = Channel(endpoint, opened=opened.set, received=lambda _: None, closed=lambda: None)
+        knocking = asyncio.ensure_future(channel.run())
+        await asyncio.wait_for(tried.wait(), 30)
+        channel.look()
+        assert not channel._moved.is_set()
+        async with serve(let_in, "127.0.0.1", 0) as server:
+            there[0] = msgspec.structs.replace(
+                nobody, url=f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+            )
+            channel.look()
+            await asyncio.wait_for(opened.wait(), 30)
+            knocking.cancel()
+            await asyncio.gather(knocking, return_exceptions=True)
+
+    asyncio.run(run())

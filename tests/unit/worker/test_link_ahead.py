@@ -103,6 +103,27 @@ def test_what_waits_for_long_is_given_back(wire: Wire) -> None:
     assert started(wire) == []
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_who_gives_back_says_first_that_none_may_wait_whatever_was_told_before(wire: Wire, asked: bool) -> None:
+    """Else they come again at once: the control plane may think so by a word that this worker does not know of."""
+    if asked:
+        wire.hear(command("quick"))
+        wire.now += 0.01
+        end(wire, "quick")
+        assert any(isinstance(message, Ahead) for message in wire.sent())
+    for names in ("abcd", "ef"):
+        for name in names:
+            wire.hear(command(name))
+        wire.now += 0.6
+        wire.do(Tick())
+        told, *given_back = [message for message in wire.sent() if isinstance(message, (Ahead, NotStarted))]
+        assert told == Ahead(count=0)
+        assert [message.attempt for message in given_back if isinstance(message, NotStarted)] == [*names[-2:]]
+    wire.now += 0.6
+    wire.do(Tick())
+    assert not any(isinstance(message, (Ahead, NotStarted)) for message in wire.sent())
+
+
 def test_a_new_connection_begins_with_nothing_that_waits(wire: Wire) -> None:
     for name in "abc":
         wire.hear(command(name))

@@ -17,7 +17,7 @@ import pytest
 
 from gpulayer.protocol.endpoint import REMOTE, Endpoint
 from gpulayer_worker import __main__ as command
-from gpulayer_worker import joining
+from gpulayer_worker import admission, joining
 from gpulayer_worker.__main__ import main
 from gpulayer_worker.agent import Agent
 from gpulayer_worker.credential import Credential
@@ -67,7 +67,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 0
 
     monkeypatch.setattr(command.os, "execv", execv)
-    for module in (command, joining):
+    for module in (admission, joining):
         monkeypatch.setattr(module, "GONE_S", 0.0)
     return found
 

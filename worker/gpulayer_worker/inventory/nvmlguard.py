@@ -9,16 +9,23 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import platform
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from gpulayer_worker.inventory.nvml import devices_present
 
 log = logging.getLogger("gpulayer.worker")
 
 _LINE_BYTES = 4 << 20
 _END_S = 1.0
 _CHILD = ("-m", "gpulayer_worker.inventory.nvmlchild")
+_LIBRARY = "libnvidia-ml.so.1"
+_SEARCHED = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")  # by the loader, beside what its cache lists
 
 
 class NvmlTrouble(RuntimeError):
@@ -30,10 +37,12 @@ class NvmlGuard:
 
     Arguments:
         command: the child's; by default ours, in the agent's interpreter.
+        absent: whether there is nothing to ask, so that no child is started; it may block for some milliseconds.
     """
 
-    def __init__(self, command: Sequence[str] = (sys.executable, *_CHILD)):
+    def __init__(self, command: Sequence[str] = (sys.executable, *_CHILD), absent: Callable[[], bool] = lambda: False):
         self._command = tuple(command)
+        self._absent = absent
         self._lock = asyncio.Lock()
         self._child: asyncio.subprocess.Process | None = None
         self._given_up: set[asyncio.Task[int]] = set()
@@ -70,6 +79,9 @@ class NvmlGuard:
         return answer["answer"]
 
     async def _start(self) -> asyncio.subprocess.Process:
+        if await asyncio.to_thread(self._absent):
+            self.present = False
+            raise NvmlTrouble("no NVIDIA device is here, and no library that tells of them")
         self._child = child = await asyncio.create_subprocess_exec(
             *self._command,
             cwd="/",
@@ -112,6 +124,27 @@ class NvmlGuard:
                 self._given_up.add(ending)
         if self._given_up:
             await asyncio.wait(self._given_up, timeout=_END_S)
+
+
+def nothing_to_ask(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the machine shows no NVIDIA device, and the loader would find no NVML either: a child could only say so.
+
+    A device may show itself in no such way and be there all the same, as under WSL; NVML then knows of it.
+    """
+    if sys.platform != "linux" or devices_present(root):
+        return False
+    if "PYTHONPATH" in environ:  # the child's bindings may be somebody's own, which load another library
+        return False
+    listed = root / "etc/ld.so.cache"
+    try:
+        if _LIBRARY.encode() in listed.read_bytes():
+            return False
+    except OSError:  # a system that looks elsewhere
+        return False
+    words = environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+    many = [f"{folder}/{platform.machine()}-linux-gnu" for folder in _SEARCHED]
+    folders = [*filter(None, words), sys.prefix + "/lib", sys.base_prefix + "/lib", *_SEARCHED, *many]
+    return not any((root / folder.lstrip("/") / _LIBRARY).exists() for folder in folders)
 
 
 def _signal_name(number: int) -> str:

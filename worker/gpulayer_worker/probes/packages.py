@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -35,6 +38,8 @@ _CHANGES: dict[str, tuple[str, ...]] = {
 }
 _LIST_S = 15.0
 _INSTALLED = Path(scripts.__file__).with_name("installed.py")
+#: With one of these the agent imports from elsewhere than a job's interpreter, which gets none of them.
+_ELSEWHERE = ("PATH", "HOME", "PLATLIBDIR", "NOUSERSITE", "USERBASE", "SAFEPATH")
 
 
 class Packages(Struct, frozen=True, kw_only=True):
@@ -80,13 +85,40 @@ def resolved(python: str) -> str:
     return os.path.abspath(shutil.which(python) or python)
 
 
+def own(path: str) -> Packages | None:
+    """As `look`, without a process, where the interpreter is this process's own; None where it is another one.
+
+    For the first look of a process alone: what it imports from was decided when it began.
+    """
+    if path != os.path.abspath(sys.executable) or any(f"PYTHON{name}" in os.environ for name in _ELSEWHERE):
+        return None
+    if sys.flags.isolated or getattr(sys.flags, "safe_path", False) or sys.flags.no_user_site:
+        return None
+    folders = [folder for folder in sys.path[1:] if os.path.isdir(folder)]  # the first one is of how we were started
+    packages: dict[str, str] = {}
+    for name in _wanted():
+        found = next(iter(metadata.Distribution.discover(name=name, path=sys.path[1:])), None)
+        if found is not None:
+            packages[name] = str(found.version or "")
+    return Packages(
+        path=path,
+        changed_ns=_changed(path),
+        python=platform.python_version(),
+        folders={folder: _changed(folder) for folder in folders},
+        packages=packages,
+    )
+
+
+def _wanted() -> list[str]:
+    return sorted({each for table in (_BRINGS, _CHANGES) for names in table.values() for each in names})
+
+
 def look(path: str) -> Packages:
     """Ask an interpreter, without importing any of them; takes tens of milliseconds. What fails is `problem`."""
-    wanted = sorted({each for table in (_BRINGS, _CHANGES) for names in table.values() for each in names})
     changed_ns = _changed(path)
     try:
         done = subprocess.run(
-            [path, str(_INSTALLED), *wanted],
+            [path, str(_INSTALLED), *_wanted()],
             env=allowed(),
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -16,7 +16,7 @@ from gpulayer_worker.probes import cache
 from gpulayer_worker.probes.asking import Ask, Asking
 from gpulayer_worker.probes.child import LIMIT_S
 from gpulayer_worker.probes.outcomes import OUT_OF_MEMORY, Outcome, Results, told
-from gpulayer_worker.probes.packages import Packages, look, resolved
+from gpulayer_worker.probes.packages import Packages, look, own, resolved
 
 _LOOK_S = 5.0  # between two looks whether devices came or something was installed
 _ASK_AGAIN_S = 60.0  # an interpreter that did not say what it has
@@ -40,18 +40,21 @@ class Probes:
         *,
         limit_s: float = LIMIT_S,
         busy: Callable[[], Collection[str]] = tuple,
+        own: bool = False,
     ):
         """For the interpreter `python`; what is found is kept below `data` (None: nowhere).
 
         `limit_s` is how long each step of a probe may take. `busy` gives the UUIDs of devices with jobs on them:
-        these are not computed on, but for `probe_device`.
+        these are not computed on, but for `probe_device`. `own`: what this process imports from is what a fresh one of
+        its interpreter does, so that at first it answers for that itself.
         """
         self._path = resolved(python)
         self._data = data
         self._limit_s = limit_s
+        self._own = own
         self._busy = busy
         self._known = cache.load(data)
-        self._asked_at = -_ASK_AGAIN_S
+        self._asked_at = float("-inf")
         self._inventory: Callable[[], Inventory | None] = lambda: None
         self._told: dict[str, Framework] = {}
         self._wake = asyncio.Event()
@@ -65,7 +68,8 @@ class Probes:
         if packages is not None and packages.current(self._path):
             return packages
         if packages is None or not packages.problem or time.monotonic() - self._asked_at > _ASK_AGAIN_S:
-            packages = self._known.packages = look(self._path)
+            first = self._asked_at < 0
+            packages = self._known.packages = (own(self._path) if self._own and first else None) or look(self._path)
             self._asked_at = time.monotonic()
             cache.save(self._data, self._known)
         return packages

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import logging
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import httpx
 from msgspec.structs import replace
 
 from gpulayer.protocol.calls import CallBatch, CallRun
 from gpulayer.protocol.endpoint import Endpoint
-from gpulayer.source import SourceChanged, SourceError, iter_pack, plain_pack_bytes, worth_compressing
+from gpulayer.protocol.lazily import Lazily
+from gpulayer.source import SourceError
 from gpulayer.source.blobs import BlobError, Blobs
 from gpulayer.source.upload import LARGE_BYTES, TransferStopped, send_blob
 from gpulayer_worker.delivery import BATCH_BYTES, DeliveryError, NobodyThere, Undeliverable, refused
+from gpulayer_worker.run.callsfiles import send_pack, take_in
 from gpulayer_worker.run.callsqueue import Piece
 from gpulayer_worker.run.fetching import fetched
 from gpulayer_worker.run.services import Over, Services
@@ -28,12 +29,19 @@ from gpulayer_worker.runner.wire import BlobPlace
 from gpulayer_worker.web import open_client
 from gpulayer_worker.workspace import TIMEOUT, FetchError, why
 
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = Lazily("httpx")
+
 log = logging.getLogger("gpulayer.worker")
 
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 _AT_ONCE = 8
 _FOUND_S = 60.0  # so long nothing removes a blob that was looked for, and much longer
 _FOUND = 10_000
+_NAMED = 256
+_REST_S = 5.0  # so long a connection is kept for the next transfer
 _AGAIN_S = 1.0
 _AGAIN_AT_MOST_S = 15.0
 _TRIES = 60  # while somebody answers, and does not take it
@@ -45,6 +53,7 @@ class _Way:
     def __init__(self, endpoint: Callable[[], Endpoint]):
         self._endpoint = endpoint
         self._open: tuple[Endpoint, httpx.Client] | None = None
+        self._resting: asyncio.TimerHandle | None = None
 
     def client(self) -> httpx.Client:
         """Raises OSError where nobody knows where it is."""
@@ -54,8 +63,20 @@ class _Way:
             self._open = endpoint, open_client(endpoint, TIMEOUT)
         return self._open[1]
 
+    def wake(self) -> None:
+        """Something will be transferred."""
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+
+    def rest(self) -> None:
+        """Nothing is, for now: it is closed a while later."""
+        self.wake()
+        self._resting = asyncio.get_running_loop().call_later(_REST_S, self.close)
+
     def close(self) -> None:
         """Harmless when repeated."""
+        self.wake()
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -88,6 +109,7 @@ class ArgumentBlobs:
         self._check_wish = check_wish
         self._lacking: dict[str, None] = {}  # in order
         self._found: dict[str, tuple[BlobPlace, float]] = {}  # until when, on the monotonic clock, in seconds
+        self._named_by: dict[tuple[int, int, int], tuple[CallBatch, list[str]]] = {}  # by a batch's identity, and calls
         self._task: asyncio.Task[None] | None = None
         self._way = _Way(services.endpoint)
 
@@ -95,7 +117,7 @@ class ArgumentBlobs:
         """Whether all that these calls need is here: the piece has their places then. What lacks is on its way."""
         if piece.batch is None:
             return True
-        named = named_in(piece.batch.blobs, piece.args)
+        named = self._named(piece, piece.batch)
         if not self._lacking.keys().isdisjoint(named):
             return False
         places = [place for digest in named if (place := self._find(digest)) is not None]
@@ -105,6 +127,17 @@ class ArgumentBlobs:
             return False
         piece.places = places
         return True
+
+    def _named(self, piece: Piece, batch: CallBatch) -> list[str]:
+        """What the calls of a piece name; the same one is asked for again and again, while something lacks."""
+        key = id(batch), piece.first, piece.stop
+        known, named = self._named_by.get(key, (None, []))
+        if known is not batch:
+            if len(self._named_by) >= _NAMED:
+                self._named_by.clear()
+            named = named_in(batch.blobs, piece.args)
+            self._named_by[key] = batch, named
+        return named
 
     def want(self, batch: CallBatch) -> None:
         """These calls are to run here: what lacks is fetched from now on."""
@@ -116,6 +149,7 @@ class ArgumentBlobs:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        self._way.close()
 
     def _find(self, digest: str) -> BlobPlace | None:
         """Where a blob is; it was looked for not long ago."""
@@ -135,32 +169,42 @@ class ArgumentBlobs:
     def _want(self, digests: Iterable[str]) -> None:
         self._lacking.update(dict.fromkeys(digests))
         if self._lacking and self._task is None:
+            self._tell("fetching arguments")
             self._task = asyncio.ensure_future(self._fetch_all())
 
     async def _fetch_all(self) -> None:
         try:
+            self._way.wake()
             count = 1  # a call waits for the first
             while self._lacking:
                 some = list(self._lacking)[:count]
                 await self._fetch(some)
-                for digest in some:
-                    self._lacking.pop(digest, None)
-                self._here()
+                if [digest for digest in some if self._lacking.pop(digest, self) is None]:
+                    self._here()
                 count = _AT_ONCE
         finally:
             self._task = None
-            self._way.close()
+            self._way.rest()
 
     async def _fetch(self, some: list[str]) -> None:
-        if len(some) > 1:
-            try:
-                await asyncio.to_thread(lambda: self._services.workspaces.fetch(some, self._way.client()))
-            except (FetchError, SourceError, BlobError, OSError) as error:  # which of them it is: each by itself
-                log.info("%d blobs did not come together: %s", len(some), error)
-            else:
-                return
-        for digest in some:
-            await self._fetch_one(digest)
+        loop = asyncio.get_running_loop()
+
+        def came(digest: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._came, digest)
+
+        try:
+            await asyncio.to_thread(lambda: self._services.workspaces.fetch(some, self._way.client(), came))
+        except (FetchError, SourceError, BlobError, OSError) as error:  # which of them it is: each by itself
+            log.info("%d blobs did not come together: %s", len(some), error)
+            for digest in some:
+                if self._find(digest) is None:
+                    await self._fetch_one(digest)
+
+    def _came(self, digest: str) -> None:
+        """One of those that come together is here: its calls need not wait for the others."""
+        if self._lacking.pop(digest, self) is None:
+            self._here()
 
     async def _fetch_one(self, digest: str) -> None:
         def get(tell: Callable[[str], None]) -> None:
@@ -233,6 +277,7 @@ class ResultBlobs:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        self._way.close()
 
     # ---------------------------------------------------------------- beside the control plane
 
@@ -247,7 +292,7 @@ class ResultBlobs:
                     return False
                 self._beside = Blobs(folder)
             for place in places:
-                _take_in(self._beside, place)
+                take_in(self._beside, place)
         except (SourceError, OSError) as error:
             log.info("large results can't be put beside the control plane, and go by HTTP: %s", error)
             return False
@@ -257,6 +302,7 @@ class ResultBlobs:
 
     async def _deliver_all(self) -> None:
         try:
+            self._way.wake()
             while self._waiting:
                 some, self._waiting = self._waiting, []
                 if not await self._delivered(some):  # which of them it is: each by itself
@@ -264,7 +310,7 @@ class ResultBlobs:
                         await self._delivered([one])
         finally:
             self._task = None
-            self._way.close()
+            self._way.rest()
 
     async def _delivered(self, some: list[tuple[CallRun, list[BlobPlace]]]) -> bool:
         """Send what these name, and tell of them; False where that failed, and it is not known for which."""
@@ -303,7 +349,7 @@ class ResultBlobs:
         here = self._services.workspaces.blobs
         for place in places:  # so a call that takes what another returned finds it on this machine
             self._services.workspaces.at_hand(place.digest)  # nothing removes it for a while
-            _take_in(here, place)
+            take_in(here, place)
         try:
             client = self._way.client()
         except OSError as error:
@@ -324,39 +370,8 @@ class ResultBlobs:
                 send_blob(client, digest, path, size, stop=self._stop)
                 continue
             if batch and sum(each for _, each in batch.values()) + size > BATCH_BYTES:
-                _send_pack(client, batch)
+                send_pack(client, batch)
                 batch = {}
             batch[digest] = path, size
         if batch:
-            _send_pack(client, batch)
-
-
-def _send_pack(client: httpx.Client, files: dict[str, tuple[str, int]]) -> None:
-    sizes = [size for _, size in files.values()]
-    compress = worth_compressing(sum(sizes), str(client.base_url))
-    pack = iter_pack([(digest, path) for digest, (path, _) in files.items()], compress=compress, verify=False)
-    headers = {} if compress else {"Content-Length": str(plain_pack_bytes(sizes))}
-    client.post("/v1/blobs", content=pack, headers=headers).raise_for_status()
-
-
-def _take_in(blobs: Blobs, place: BlobPlace) -> None:
-    """Let a runner's file be a blob, where it is not one already: a runner may tell of it again.
-
-    Raises SourceChanged, OSError.
-    """
-    try:
-        if place.offset or os.stat(place.path).st_size != place.size:
-            raise SourceChanged(f"{os.path.basename(place.path)} is not what the call left")
-    except FileNotFoundError:
-        if blobs.missing({place.digest: place.size}):
-            raise SourceChanged(f"{os.path.basename(place.path)} is gone, which the call left") from None
-        return
-    try:
-        blobs.adopt(place.digest, place.path)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        copy = f"{blobs.folder}/new/{os.getpid()}-{threading.get_ident()}-{place.digest[:16]}"
-        shutil.copyfile(place.path, copy)
-        blobs.adopt(place.digest, copy)
-        os.unlink(place.path)
+            send_pack(client, batch)

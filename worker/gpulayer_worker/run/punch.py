@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import errno
 import logging
 import os
@@ -21,7 +20,7 @@ _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 def _fallocate() -> Any:
     if sys.platform != "linux":
         return None
-    function = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True).fallocate64
+    function = ctypes.CDLL(None, use_errno=True).fallocate64
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return function
 

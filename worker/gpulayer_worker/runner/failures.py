@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from types import TracebackType
 from typing import Any
+
+from .loading import MAIN
 
 TEXT_CHARS = 16 * 1024
 TRACEBACK_CHARS = 64 * 1024
 
+_SESSIONS = re.compile(re.escape(MAIN) + r"[0-9a-f]{12}\.")
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _ASYNCIO = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "asyncio", "")
 
@@ -22,15 +26,17 @@ def of_exception(error: BaseException, worker: str, kind: str = "raised") -> dic
     return {
         "kind": kind,
         "type": _cut(_type_name(type(error)), 400),
-        "text": _cut(_text(error), TEXT_CHARS),
-        "traceback": _cut(_traceback(error), TRACEBACK_CHARS),
+        "base": next((kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"), ""),
+        "text": _cut(_as_at_home(_text(error)), TEXT_CHARS),
+        "traceback": _cut(_as_at_home(_traceback(error)), TRACEBACK_CHARS),
         "worker": worker,
     }
 
 
 def of_text(kind: str, type_name: str, text: str, worker: str) -> dict[str, Any]:
     """A failure that is no exception of the user's: one line says what happened."""
-    return {"kind": kind, "type": type_name, "text": _cut(text, TEXT_CHARS), "traceback": "", "worker": worker}
+    text = _cut(_as_at_home(text), TEXT_CHARS)
+    return {"kind": kind, "type": type_name, "text": text, "traceback": "", "worker": worker}
 
 
 def pack(failure: dict[str, Any]) -> bytes:
@@ -40,7 +46,12 @@ def pack(failure: dict[str, Any]) -> bytes:
 
 def _type_name(kind: type) -> str:
     module, name = str(kind.__module__), str(kind.__qualname__)
-    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+    return name if module in ("builtins", "__main__") else _as_at_home(f"{module}.{name}")
+
+
+def _as_at_home(text: str) -> str:
+    """A text without our name for the module of a session's classes: 'MyError', as the session itself says it."""
+    return _SESSIONS.sub("", text) if MAIN in text else text
 
 
 def _text(error: BaseException) -> str:

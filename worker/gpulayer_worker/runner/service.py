@@ -19,7 +19,7 @@ from .interrupts import Interrupts
 from .link import Link, give_up
 from .memory import Memory
 from .outbox import Outbox
-from .output import Files, Sink, Streams, Timer
+from .output import STDERR, Files, Sink, Streams, Timer
 
 _BUSY_NS = int(wire.FLUSH_S * 1e9)
 _SHORT_NS = 1000  # in less than this no call can have written to a file or gone to another folder
@@ -40,7 +40,7 @@ class Runner:
         self._home = os.getcwd()
         self._worker = config.get("worker", "")
         self._limit_bytes: int | None = config.get("memory_limit_bytes")
-        self._limited = self._limit_bytes is not None or bool(config.get("isolate"))
+        self._isolated = bool(config.get("isolate"))
         self._reach = protocol.failpoints.reach
         self._state = "loading"
         self._why: dict[str, Any] = {}  # it runs nothing any more
@@ -137,6 +137,7 @@ class Runner:
             self._end_child(code, data)
         self._calls += 1
         spent_ns = executor.spent_ns
+        outgrown = self._limit_bytes is not None and self._has_outgrown(self._limit_bytes, spent_ns)
         if spent_ns >= _SHORT_NS or sink.pending:
             self._settle(spent_ns)
         self._streams.restore()
@@ -146,8 +147,8 @@ class Runner:
         full = outbox.add(batch.map, index, code, data, spent_ns, places, executor.ended_ns)
         if full or spent_ns >= _LONG_NS:
             outbox.flush()
-        if self._limited:
-            self._look_at_limits(spent_ns)
+        if outgrown or self._isolated:
+            self._stop_for("memory" if outgrown else "isolate")
 
     def _settle(self, spent_ns: int) -> None:
         """After a call that may have done more than compute: what it wrote, and where it went to."""
@@ -176,13 +177,16 @@ class Runner:
         except OSError as error:
             os.write(2, f"gpulayer runner: {error}\n".encode(errors="replace"))
 
-    def _look_at_limits(self, spent_ns: int) -> None:
-        if self._config.get("isolate"):
-            self._stop_for("isolate")
-            return
+    def _has_outgrown(self, limit_bytes: int, spent_ns: int) -> bool:
+        """Whether it has more memory than it may. Then the call that is over says so, where what it wrote appears."""
         memory = self._memory  # it takes time to fill some
-        if (memory.bytes() if spent_ns >= _LONG_NS else memory.recent_bytes()) > (self._limit_bytes or 0):
-            self._stop_for("memory")
+        has_bytes = memory.bytes() if spent_ns >= _LONG_NS else memory.recent_bytes()
+        if has_bytes <= limit_bytes:
+            return False
+        why = f"its runner has {has_bytes / 1e6:,.0f} MB, more than memory_limit={limit_bytes / 1e6:,.0f}MB"
+        then = "it ends, and its object is gone" if self._config.get("stateful") else "a fresh one takes its place"
+        self._sink.write(STDERR, f"gpulayer: {why}: {then}\n".encode())
+        return True
 
     def _stop_for(self, reason: str) -> None:
         self._why = {"reason": reason, "rss_bytes": self._memory.bytes(), "limit_bytes": self._limit_bytes}

@@ -35,6 +35,7 @@ def end(plane: Plane, of: LiveMap, state: State, now: float, out: Effects) -> No
     row.state, row.ended_at = state, now
     out.put(row)
     out.maps.add(row.id)
+    pool.dropped += row.taken - row.done
     pool.changed = True
     of.drop_waiting()
     if of.held:
@@ -44,6 +45,7 @@ def end(plane: Plane, of: LiveMap, state: State, now: float, out: Effects) -> No
                 dispatch.file(lease, now)
     of.means.clear()
     del calls.maps[row.id], pool.maps[row.k]
+    calls.incomplete.pop(row.id, None)
     calls.ended[row.id] = (plane.ticks, of)
     calls.touch(pool)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpulayer.protocol.types import Problem, State
 from gpulayer_server.core import checking
-from gpulayer_server.core.calls import ending, leases
+from gpulayer_server.core.calls import attending, ending, leases
 from gpulayer_server.core.calls.pool import LET_GO, LiveMap, Pool, PoolKey
 from gpulayer_server.core.calls.state import MapState
 from gpulayer_server.core.calls.views import map_view, view_of
@@ -101,7 +101,7 @@ def _new_map(plane: Plane, pool: Pool, event: MapOpened, now: float, out: Effect
         total=event.map.total,
     )
     of = LiveMap(row=row, pool=pool)
-    pool.maps[row.k] = plane.calls.maps[row.id] = of
+    pool.maps[row.k] = plane.calls.maps[row.id] = plane.calls.incomplete[row.id] = of
     plane.calls.keys[(row.owner, row.key)] = row.id
     out.put(row)
     out.maps.add(row.id)
@@ -159,6 +159,7 @@ def _take_args(
     elif not new:
         ending.end_if_done(plane, of, now, out)
         return
+    attending.heard(plane, of)
     out.put(row)
     out.maps.add(row.id)
     plane.calls.touch(of.pool)

@@ -39,6 +39,7 @@ class LiveMap:
     deaths: dict[int, int] = field(default_factory=dict[int, int])  # of calls whose runner died: how often
     mean_us: float | None = None  # that a call takes; None until one came back
     means: dict[Lease, float] = field(default_factory=dict["Lease", float])  # the same, by runner
+    alone_since: float | None = None  # more calls may come, and who would bring them is not connected
 
     @property
     def id(self) -> str:
@@ -189,6 +190,7 @@ class Pool:
     calls: int = 0
     done: int = 0
     failed: int = 0
+    dropped: int = 0  # whose map ended before they had a result
     changed: bool = False  # its counts, since somebody was told
 
     @property
@@ -224,6 +226,7 @@ class Pool:
             calls=self.calls,
             done=self.done,
             failed=self.failed,
+            dropped=self.dropped,
             running=self.held,
             runners=self.ready,
             idle_since=max(idle) if idle and not self.maps else None,
@@ -237,6 +240,7 @@ class Calls:
         self.pools: dict[PoolKey, Pool] = {}  # those that take new maps
         self.by_job: dict[str, Pool] = {}  # all
         self.maps: dict[str, LiveMap] = {}  # by id
+        self.incomplete: dict[str, LiveMap] = {}  # of them, those of which calls are yet to come
         self.leases: dict[str, Lease] = {}  # by attempt
         self.keys: dict[MapKey, str] = {}  # maps by idempotency key: those that live, and those of `ended`
         self.ended: dict[str, tuple[int, LiveMap]] = {}  # until the store surely answers for them

@@ -33,6 +33,8 @@ def restore(plane: Plane, snapshot: Snapshot) -> None:
         for first, end in of.done.missing(0, row.taken):
             of.wait(first, end)
         pool.maps[row.k] = calls.maps[row.id] = of
+        if row.total is None or row.taken < row.total:
+            calls.incomplete[row.id] = of
         calls.keys[(row.owner, row.key)] = row.id
         pool.last_k = max(pool.last_k, row.k)
         pool.calls += row.taken

@@ -27,6 +27,7 @@ class MapState:
     state: State = State.QUEUED  # queued, running, succeeded, failed, cancelled, rejected
     cancel_wanted: bool = False
     started_at: float | None = None
+    left_at: float | None = None  # since then its client is away, which has not brought all of its calls
     ended_at: float | None = None
     problem: str = ""
     failed_index: int | None = None

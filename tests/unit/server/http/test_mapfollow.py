@@ -94,6 +94,25 @@ def done(first: int, *data: bytes) -> CallRun:
     return CallRun(map="m.1", first=first, codes=bytes([OK]) * len(data), data=data)
 
 
+def test_only_what_is_not_known_is_news(tmp_path: Path) -> None:
+    """A map that was just opened is told as it is, once; and what a quick call brings goes with that."""
+
+    async def body(case: Case) -> None:
+        follower = case.follow(taken=1)
+        assert not follower.changed(case.view(taken=1))
+        assert follower.changed(case.view(taken=2))
+        assert not follower.changed(case.view(taken=2))
+        follower.flush()
+        assert [each.map.taken for each in case.socket.heard() if isinstance(each, MapUpdate)] == [2]
+        assert not follower.changed(case.view(taken=2))
+        assert follower.changed(case.view(taken=3))
+        assert follower.changed(case.view(taken=2))  # as the client knows it, but it is the newest
+        follower.flush()
+        assert [each.map.taken for each in case.socket.heard() if isinstance(each, MapUpdate)] == [2, 2]
+
+    run(tmp_path, body)
+
+
 def test_text_results_and_the_end_are_one_frame_in_this_order(tmp_path: Path) -> None:
     async def body(case: Case) -> None:
         follower = case.follow()

@@ -40,6 +40,7 @@ from gpulayer.protocol.messages import HeldAttempt, Output, Refused, Unfollow, U
 from gpulayer.protocol.records import Kind, encode_call
 from gpulayer.protocol.types import TERMINAL, JobSpec, State
 from gpulayer_server.core.events import WorkerSaid
+from gpulayer_server.core.state import Settings
 from gpulayer_server.store.database import StoreError
 
 pack = msgspec.msgpack.Encoder().encode
@@ -364,6 +365,38 @@ def test_what_can_not_be_is_refused(client: Any, message: Any, code: str) -> Non
     client.say(message)
     refused = client.until(Refused)
     assert (refused.n, refused.problem.code) == (1, code)
+
+
+def test_a_map_whose_client_left_before_its_last_call_keeps_its_results_and_ends(
+    plane: Any, client: Any, runner: Runner, new_client: Callable[[], Any]
+) -> None:
+    client.say(opening(1, "k", b"0", last=False))
+    name = client.until(MapUpdate).map.id
+    runner.begin()
+    runner.given(1)
+    reader, sender = new_client(), new_client()
+    reader.say(FollowMap(n=7, map=name))
+    shell = plane.service.shell
+
+    def attended() -> frozenset[str]:
+        return shell.senders.attended(shell.plane.calls.incomplete)
+
+    assert plane.do(attended) == {name}
+    sender.say(MapArgs(n=8, map=name, first=0))  # no call: only that more are to come from here
+    assert sender.until(MapTaken).upto == 1
+    client.close()
+    assert plane.do(attended) == {name}
+    plane.do(lambda: setattr(shell.plane, "settings", Settings(client_away_s=0.0, unreachable_after_s=0.0)))
+    sender.close()
+    data, view = to_end(reader, 7)
+    assert (data, view.state, view.done) == ([b"0"], State.CANCELLED, 1)
+    assert view.problem == "its client went away after it sent 1 call"
+    assert plane.do(attended) == frozenset()
+    plane.do(shell.plane.calls.ended.clear)  # by then the store alone knows of it
+    late = new_client()
+    late.say(FollowMap(n=9, map=name), MapArgs(n=9, map=name, first=1, args=(b"1",), last=True))
+    assert late.until(MapTaken).upto == 1  # what comes too late is no error of its own: the map's end says why
+    assert to_end(late, 9)[1] == view
 
 
 def test_a_map_outlives_the_control_plane_with_all_that_was_committed(

@@ -18,7 +18,7 @@ import pytest
 
 from gpulayer.source import FileEntry, Manifest, iter_pack, read_pack, write_pack
 from gpulayer.source.blobs import Blobs
-from gpulayer_server.http import source
+from gpulayer_server.http import bodies, source
 
 
 def digest(data: bytes) -> str:
@@ -284,7 +284,7 @@ def test_an_upload_that_stands_still_holds_up_nobody(plane: Any) -> None:
 
 
 def test_an_upload_that_says_nothing_for_long_is_given_up(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_STALLED_S", 1.0)
+    monkeypatch.setattr(bodies, "_STALLED_S", 1.0)
     whole = packed(b"x" * 1_000_000)
     with begin_upload(plane, whole[:-10], len(whole)) as stalled:
         until(lambda: len(uploads()) == 1)
@@ -307,3 +307,89 @@ def test_a_blob_is_asked_for_without_its_bytes(plane: Any, tmp_path: Path) -> No
     assert (answer.status_code, answer.headers["Content-Length"], answer.content) == (200, "3", b"")
     whole = plane.request("GET", f"/v1/blobs/{digest(b'one')}")
     assert (whole.headers["Content-Length"], whole.content) == ("3", b"one")
+
+
+# ---------------------------------------------------------------- large bodies
+
+
+def exchanged(plane: Any, *contents: bytes) -> None:
+    """Sent there, and read back by both ways, over one connection."""
+    blobs = [digest(each) for each in contents]
+    with httpx.Client(
+        base_url=plane.endpoint.url, headers={"Authorization": f"Bearer {plane.endpoint.token}"}
+    ) as client:
+        for _ in range(2):
+            assert client.post("/v1/blobs", content=packed(*contents)).json() == {"stored": len(contents)}
+            back = client.post("/v1/blobs/fetch", json=blobs)
+            assert back.content == packed(*contents)
+            assert [client.get(f"/v1/blobs/{each}").content for each in blobs] == list(contents)
+
+
+def test_large_blobs_come_and_go_over_one_connection(plane: Any) -> None:
+    exchanged(plane, *(os.urandom(size) for size in (65_536, 524_287, 524_288, 3_000_001)))
+
+
+def test_where_the_system_can_t_tell_what_is_in_memory_a_thread_reads(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "_NOW", 0)
+    exchanged(plane, os.urandom(1_200_000), os.urandom(100_000))
+
+
+def test_a_large_blob_that_came_damaged_is_refused_and_the_others_are_kept(plane: Any) -> None:
+    good, bad = os.urandom(1_500_000), os.urandom(1_500_000)
+    body = bytearray(packed(good, bad))
+    body[-1000] ^= 1
+    answer = plane.request("POST", "/v1/blobs", content=bytes(body))
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_source")
+    assert "other bytes than its digest says" in answer.json()["detail"]
+    assert plane.service.shell.blobs.missing([digest(good), digest(bad)]) == [digest(bad)]
+    assert plane.request("POST", "/v1/blobs", content=packed(bad)).json() == {"stored": 1}
+
+
+def test_a_body_that_is_no_stranger_s_is_refused_before_it_is_read(plane: Any) -> None:
+    url = httpx.URL(plane.endpoint.url)
+    with socket.create_connection((url.host, url.port or 0)) as connection:
+        head = "POST /v1/blobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\nContent-Length: 9000000\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(12) == b"HTTP/1.1 401"
+    assert not uploads()
+
+
+def test_a_body_that_drips_is_stored_as_it_comes(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "_HAND_OVER_S", 0.0)
+    content = os.urandom(400_000)
+    whole = packed(content)
+    with begin_upload(plane, whole[:50], len(whole)) as dripping:
+        for at in range(50, len(whole), 9_973):
+            dripping.sendall(whole[at : at + 9_973])
+        assert b'{"stored":1}' in dripping.recv(4096)
+    assert digest(content) in plane.service.shell.blobs
+
+
+def test_who_reads_slowly_gets_all_of_it_and_holds_up_nobody(plane: Any) -> None:
+    content = os.urandom(20_000_000)
+    plane.request("POST", "/v1/blobs", content=packed(content))
+    url = httpx.URL(plane.endpoint.url)
+    with socket.create_connection((url.host, url.port or 0)) as slow:
+        head = (
+            f"GET /v1/blobs/{digest(content)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {plane.endpoint.token}\r\n"
+        )
+        slow.sendall(f"{head}Connection: close\r\n\r\n".encode())
+        begin = slow.recv(1000)
+        exchanged(plane, b"x" * 700_000)  # meanwhile
+        rest = b"".join(iter(lambda: slow.recv(1 << 20), b""))
+    assert (begin + rest).partition(b"\r\n\r\n")[2] == content
+
+
+def test_of_a_blob_whose_file_was_cut_short_the_answer_breaks_off(plane: Any) -> None:
+    content = os.urandom(2_000_000)
+    plane.request("POST", "/v1/blobs", content=packed(content))
+    size, path = len(content), plane.service.shell.blobs.path(digest(content))
+    find = plane.service.shell.blobs.find(digest(content))
+    assert find is not None
+    os.truncate(path, 1_000_000)
+    plane.service.shell.blobs.find = lambda _: find
+    with pytest.raises(httpx.RemoteProtocolError):
+        plane.request("GET", f"/v1/blobs/{digest(content)}")
+    assert size == find.size

@@ -219,9 +219,12 @@ def test_a_reader_that_stops_early_does_not_hold_the_log(store: Store) -> None:
 def test_the_calls_of_a_job_are_counted(store: Store) -> None:
     put(store, a_job(), a_map(1, taken=5, done=5, failed=1), a_map(2, taken=3))
     count = store.maps.count(1, over=False)
-    assert (count.maps, count.calls, count.done, count.failed) == (2, 8, 5, 1)
+    assert (count.maps, count.calls, count.done, count.failed, count.dropped) == (2, 8, 5, 1, 0)
     put(store, a_map(3, taken=1))
-    assert store.maps.count(1, over=True).calls == 9
+    ended = a_map(4, taken=7, done=3, left_at=15.0, ended_at=20.0, state=State.CANCELLED)
+    put(store, ended)
+    count = store.maps.count(1, over=True)
+    assert (count.calls, count.dropped) == (16, 4)
 
 
 def test_how_an_object_ended_is_found_by_what_it_was_made_of(store: Store) -> None:

@@ -300,6 +300,14 @@ def test_a_name_that_a_function_of_a_module_lacks(project: Path) -> None:
             ready = 1
         def g():
             return ready, len([limit for k in "ab"])
+        import gpulayer
+        @gpulayer.remote
+        def one(x):
+            return x
+        def many(xs):
+            return [list(one.map(each)) for each in xs]
+        def each(xs):
+            return [one(x) for x in xs]
         """
     write_files(project, [("lacks.py", text)])
     module = importlib.import_module("lacks")
@@ -309,7 +317,9 @@ def test_a_name_that_a_function_of_a_module_lacks(project: Path) -> None:
         str(refused.value) == "f uses 'limti', which is not defined (did you mean 'limit'?): define it before the call"
     )
     assert isinstance(refused.value, SourceError)
-    assert capture(module.g).module == "lacks"
+    assert capture(module.g).module == capture(module.each).module == "lacks"
+    with pytest.raises(CaptureError, match=r"^many uses one\.map, and where it runs one is a plain function: "):
+        capture(module.many)
 
 
 def test_names_that_a_module_may_lack(project: Path) -> None:

@@ -150,8 +150,30 @@ USES: dict[str, tuple[str, str]] = {
         "",
         "an A can be called, but is no function: write a function with def that makes and calls it",
     ),
+    "class A:\n    @staticmethod\n    def go(): pass\nf = A.__dict__['go']": (
+        "",
+        "A.go is a staticmethod: write @gl.remote below @staticmethod, or make it a function",
+    ),
+    "import gpulayer as gl\n@gl.remote\ndef g(x): pass\ndef h(): return [g.local(1), g.map([1])]\ndef f(): h()": (
+        "",
+        "h (needed by f) uses g.local, and where it runs g is a plain function: g(…) calls it right there, "
+        "or use g.local here, around h",
+    ),
+    "import gpulayer as gl\n@gl.remote\nclass M: pass\ndef f():\n    return M.remote().go()": (
+        "",
+        "f uses M.remote, and where it runs M is a plain class: M(…) makes an object right there, "
+        "or use M.remote here, around f",
+    ),
     "f = [1]": ("", "a list is no function: give a function or a class"),
 }
+
+
+def test_remote_functions_are_plain_ones_inside_of_others() -> None:
+    session = Session().cell("import gpulayer as gl\n@gl.remote\ndef g(x): pass\ng.__gpulayer_function__.mark = 1")
+    session.cell("def f(x):\n    if hasattr(x, 'g'):\n        g = x\n        g.map([])\n    return x")
+    assert [piece.slot for piece in session.capture("f").pieces] == ["f"]  # another g
+    session.cell("def f(x): return g(x), g.__name__")
+    assert [piece.slot for piece in session.capture("f").pieces] == ["f", "g"]
 
 
 @pytest.mark.parametrize("cell", USES)

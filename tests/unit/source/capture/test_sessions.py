@@ -40,20 +40,20 @@ def test_what_a_capture_says() -> None:
         sys_path=(),
         source=(
             "# <imports of f>, line 1\nimport math\n\n"
-            f"# {session.filename}, line 7\ndef f(x):\n    return helper(x)\n\n"
-            f"# {session.filename}, line 3\ndef helper(x):\n    return math.sqrt(x) * scale"
+            "# cell of f, line 7\ndef f(x):\n    return helper(x)\n\n"
+            "# cell of helper, line 3\ndef helper(x):\n    return math.sqrt(x) * scale"
         ),
         pieces=(
             Piece(filename="<imports of f>", first_line=1, text="import math", names=("math",)),
             Piece(
-                filename=session.filename,
+                filename="cell of f",
                 first_line=7,
                 text="def f(x):\n    return helper(x)",
                 slot="f",
                 defines="f",
             ),
             Piece(
-                filename=session.filename,
+                filename="cell of helper",
                 first_line=3,
                 text="def helper(x):\n    return math.sqrt(x) * scale",
                 slot="helper",
@@ -64,6 +64,7 @@ def test_what_a_capture_says() -> None:
         data={"scale": 3},
         kind="function",
         is_async=False,
+        cells={"cell of f": session.filename, "cell of helper": session.filename},
         digest=captured.digest,
     )
     assert len(captured.digest) == 64
@@ -75,7 +76,7 @@ def test_equal_sessions_give_equal_captures_that_are_plain(case: Case) -> None:
     assert case.session().capture("f").digest == captured.digest
     spec = captured.spec()
     assert json.loads(json.dumps(spec)) == spec
-    assert set(spec) == {field.name for field in dataclasses.fields(Captured)} - {"root", "source", "data"}
+    assert set(spec) == {field.name for field in dataclasses.fields(Captured)} - {*("root", "source", "data", "cells")}
 
 
 def test_the_digest_tells_apart_all_but_the_values_of_data() -> None:
@@ -86,6 +87,26 @@ def test_the_digest_tells_apart_all_but_the_values_of_data() -> None:
     assert (first.digest, first.data, second.data) == (second.digest, {"scale": 3}, {"scale": 4})
     session.cell("def scale(): pass")
     assert session.capture("f").digest != first.digest
+
+
+def test_a_cell_that_is_run_again_as_it_was_makes_the_same(elsewhere: Elsewhere) -> None:
+    cells = "class A:\n    n = 1", "def helper(x):\n    return A.n / x", "# f\ndef f(x):\n    return helper(x)\n"
+    session = Session()
+    for cell in cells:
+        session.cell(cell)
+    first = session.capture("f")
+    session.cell("1 + 1").cell(cells[0]).cell(cells[1]).cell(cells[2] + "print(1)")
+    again = session.capture("f")
+    assert (again.digest, again.spec()) == (first.digest, first.spec())
+    assert (
+        first.cells != again.cells == {name: again.cells[name] for name in ("cell of A", "cell of helper", "cell of f")}
+    )
+    assert again.cells["cell of f"] == session.filename
+    session.cell("\n# lower\n\n" + cells[1])
+    assert session.capture("f").digest != again.digest
+    with pytest.raises(RaisedThere) as raised:
+        elsewhere.call(again, 0)
+    assert '  File "cell of helper", line 2, in helper' in raised.value.traceback
 
 
 def test_kinds() -> None:
@@ -233,7 +254,9 @@ shown = []
 def look(name="f"):
     try:
         captured = capture(shell.user_ns[name])
-        return [[piece.filename, piece.first_line, piece.text] for piece in captured.pieces], sorted(captured.data)
+        named = [captured.cells.get(piece.filename, piece.filename) for piece in captured.pieces]
+        pieces = [[name, piece.first_line, piece.text] for name, piece in zip(named, captured.pieces)]
+        return pieces, sorted(captured.data)
     except CaptureError as error:
         return str(error)
 shell.user_ns["show"] = lambda name="f": shown.append(look(name))
@@ -274,6 +297,16 @@ print(json.dumps(shown))
         assert shown[2].startswith("f uses 'get_ipython' (a magic or a ! command is one too)")
         assert shown[3][0][0][2].endswith(" import display")
         assert shown[4] == "the source of timed can't be found: define it in a cell without %%time"
+
+    def test_what_the_shell_has_put_in_place_of_a_builtin_is_the_builtin(self) -> None:
+        shown = self.run(
+            "def f(path):\n    return open(path)",
+            "show()",
+            "def open(path):\n    return 'mine'",
+            "show()",
+        )
+        assert [piece[2] for piece in shown[0][0]] == ["def f(path):\n    return open(path)"]
+        assert any("return 'mine'" in piece[2] for piece in shown[1][0])
 
     def test_cells_of_a_kernel_are_called_by_their_numbers(self) -> None:
         shown = self.run(

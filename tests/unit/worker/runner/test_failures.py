@@ -8,6 +8,7 @@ from typing import Any
 
 from gpulayer.protocol.calls import CallFailure
 from gpulayer_worker.runner import failures
+from gpulayer_worker.runner.loading import MAIN
 
 
 def failed(raise_it: Callable[[], Any]) -> dict[str, Any]:
@@ -27,9 +28,22 @@ def test_a_failure_is_what_the_protocol_says() -> None:
     failure = failed(wrong)
     read = msgspec.json.decode(failures.pack(failure), type=CallFailure)
     assert (read.kind, read.type, read.text, read.worker) == ("raised", "ValueError", "\\ud800 no", "box")
+    assert read.base == "ValueError"
     assert read.traceback.endswith("ValueError: \\ud800 no\n")
     value = failures.of_text("value", "ValueRefused", "x" * 100_000, "box")
     assert len(msgspec.json.decode(failures.pack(value), type=CallFailure).text) < 20_000
+
+
+def test_classes_of_sessions_are_called_as_there() -> None:
+    def wrong() -> None:
+        made = type("Mine", (KeyError,), {"__module__": f"{MAIN}0123456789ab"})
+        raise made(f"<{MAIN}0123456789ab.Thing object>")
+
+    failure = failed(wrong)
+    assert (failure["type"], failure["base"], failure["text"]) == ("Mine", "KeyError", "'<Thing object>'")
+    assert failure["traceback"].endswith("\nMine: '<Thing object>'\n")
+    refused = failures.of_text("value", "ValueRefused", f"result is of type {MAIN}0123456789ab.Cfg", "box")
+    assert refused["text"] == "result is of type Cfg"
 
 
 def test_even_an_exception_whose_everything_raises_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -205,6 +206,11 @@ def test_a_runner_with_more_memory_than_its_limit_stops(make_runner: Make, tools
     why = agent.next(wire.Replace).why
     assert why["reason"] == "memory"
     assert why["rss_bytes"] > 200 << 20
+    (told,) = runner.written()
+    assert told[:3] == ("m.1", 1, Kind.CALL_STDERR)
+    assert re.fullmatch(
+        rb"gpulayer: its runner has 2\d\d MB, more than memory_limit=126MB: a fresh one takes its place\n", told[4]
+    )
     assert runner.ask(op="hold")["waiting"] == [["m.1", 2, 1]]
     later = runner.connect()
     assert later.next(wire.Replace).why["reason"] == "memory"

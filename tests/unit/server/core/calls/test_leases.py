@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpulayer.protocol.calls import CallRange
 from gpulayer.protocol.messages import Assign, CancelAttempt, Finished, Released
 from gpulayer.protocol.types import Outcome, Problem, State
+from gpulayer_server.core.calls.views import waiting_map_view
 from gpulayer_server.core.events import JobView
 from tests.unit.server.core.calls.conftest import CallsWorld, DropCalls, EndRunner, calls_spec
 
@@ -115,8 +116,16 @@ def test_a_map_that_waits_says_why(world: CallsWorld) -> None:
     world.running()
     world.plane.workers["id-box"].slots = 1
     view = world.open(1)
-    assert view.state is State.QUEUED
-    assert view.reasons or world.sent(Assign)
+    assert (view.state, view.reasons) == (State.QUEUED, ())  # who brings many calls is answered often
+    read = waiting_map_view(world.plane, view)
+    assert [reason.code for reason in read.reasons] == ["slots"]
+    assert waiting_map_view(world.plane, read) == read
+
+
+def test_a_map_that_runs_has_nothing_to_say_of_why_it_waits(world: CallsWorld) -> None:
+    *_, name = world.warm(2)
+    view = world.map(name)
+    assert waiting_map_view(world.plane, view) is view
 
 
 def test_cancelling_the_job_cancels_its_maps_and_runners(world: CallsWorld) -> None:

@@ -115,3 +115,13 @@ def test_a_map_waits_for_its_first_calls_with_a_runner(world: CallsWorld) -> Non
     assert world.given() == {}
     world.bring(name, 0, 1, last=True)
     assert world.given() == {attempt: [(name, 0, 1)]}
+
+
+def test_calls_of_a_map_that_was_cancelled_do_not_stay_open(world: CallsWorld) -> None:
+    conn, attempt, name = world.warm(10)
+    world.did(conn, attempt, name, 0, 4)
+    count = world.pool(name).count()
+    assert (count.calls, count.done, count.dropped) == (10, 4, 0)
+    world.cancel_map(name)
+    count = world.pool(name).count()
+    assert (count.calls, count.done, count.dropped, count.running) == (10, 4, 6, 0)
