@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,7 +81,17 @@ class Lab:
     def _is_ready(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, f"JupyterLab ended:\n{self.log}"
-        return "is running at" in self.log and bool(self._about())
+        return "is running at" in self.log and self._listens()
+
+    def _listens(self) -> bool:
+        about = self._about()  # Jupyter writes it, and what the log says, before it binds its port
+        if not about:
+            return False
+        try:
+            socket.create_connection(("127.0.0.1", about["port"]), PATIENCE_S).close()
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def _about(self) -> dict[str, Any]:
         assert self.process is not None
