@@ -35,6 +35,7 @@ from gpulayer.protocol.messages import (
 from gpulayer.protocol.records import encode_text
 from gpulayer.protocol.types import PROTOCOL_VERSION, Inventory, Outcome, State
 from gpulayer_server.service import Service
+from tests.support.maps import Runner
 from tests.support.tokens import Joined
 
 PATIENCE_S = 30
@@ -236,3 +237,8 @@ def connected(plane: Any) -> Any:
     yield new
     for worker in opened:
         worker.close()
+
+
+@pytest.fixture
+def runner(worker: Any) -> Runner:
+    return Runner(worker)
