@@ -14,16 +14,18 @@ import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
 
 import httpx
 
 from gpulayer.protocol.pin import dial
-from gpulayer.source.streams import Wakes
+from gpulayer.source.streams import PARTS, Wakes, unpaced
 
 __all__ = ["Direct"]
 
 _PIECE_BYTES = 1 << 18
 _AHEAD_BYTES = 1 << 17  # at most so much of a body has been read already, with its head
+_MORE = getattr(socket, "MSG_MORE", 0)
 _IDLE = 8  # connections that are kept
 _CONNECT_S = 30.0
 
@@ -53,7 +55,7 @@ class Direct(httpx.BaseTransport):
             answer = http.client.HTTPResponse(line, method=request.method)
             with _as_httpx(httpx.WriteError, httpx.WriteTimeout, request):
                 line.settimeout(write_s)
-                _send(line, head, request)
+                self._send(line, head, request)
             with _as_httpx(httpx.ReadError, httpx.ReadTimeout, request):
                 line.settimeout(read_s)
                 answer.begin()
@@ -62,6 +64,18 @@ class Direct(httpx.BaseTransport):
             raise
         body = _Answer(request, answer, None if self._tls else line, lambda whole: self._done(line, answer, whole))
         return httpx.Response(answer.status, headers=answer.getheaders(), stream=body, extensions={"fill": body.fill})
+
+    def _send(self, line: socket.socket, head: bytes, request: httpx.Request) -> None:
+        """The whole request. Where the other side stops reading it, it has answered already, or it is gone."""
+        parts = request.extensions.get(PARTS) if self._tls is None else None
+        try:
+            if parts is None:
+                _send_stream(line, head, request)
+            else:
+                _send_parts(line, head, parts)
+        except (BrokenPipeError, ConnectionResetError):
+            if not select.select([line], [], [], 0)[0]:
+                raise
 
     def close(self) -> None:
         """Close all connections: whoever waits for one, in any thread, meets its end."""
@@ -93,6 +107,7 @@ class Direct(httpx.BaseTransport):
         line = dial(self._url, _CONNECT_S if timeout_s is None else timeout_s)
         try:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            unpaced(line)
             return line if self._tls is None else self._tls.wrap_socket(line, server_hostname=self._host)
         except BaseException:
             line.close()
@@ -170,29 +185,36 @@ def _head_of(request: httpx.Request) -> bytes:
     return b"\r\n".join([*lines, b"", b""])
 
 
-def _send(line: socket.socket, head: bytes, request: httpx.Request) -> None:
-    """The whole request. Where the other side stops reading it, it has answered already, or it is gone."""
+def _send_stream(line: socket.socket, head: bytes, request: httpx.Request) -> None:
     body: Iterable[bytes] = request.stream  # type: ignore[assignment]
     chunked = "Transfer-Encoding" in request.headers
-    try:
-        pending = head
-        for piece in body:
-            if chunked and len(piece):
-                line.sendall(b"%s%x\r\n" % (pending, len(piece)))
-                line.sendall(piece)
-                pending = b"\r\n"
-            elif len(piece) < _PIECE_BYTES // 4:
-                line.sendall(pending + piece)
+    pending = head
+    for piece in body:
+        if chunked and len(piece):
+            line.sendall(b"%s%x\r\n" % (pending, len(piece)))
+            line.sendall(piece)
+            pending = b"\r\n"
+        elif len(piece) < _PIECE_BYTES // 4:
+            line.sendall(pending + piece)
+            pending = b""
+        else:
+            if pending:
+                line.sendall(pending)
                 pending = b""
-            else:
-                if pending:
-                    line.sendall(pending)
-                    pending = b""
-                line.sendall(piece)
-        line.sendall(pending + b"0\r\n\r\n" if chunked else pending)
-    except (BrokenPipeError, ConnectionResetError):
-        if not select.select([line], [], [], 0)[0]:
-            raise
+            line.sendall(piece)
+    line.sendall(pending + b"0\r\n\r\n" if chunked else pending)
+
+
+def _send_parts(line: socket.socket, head: bytes, parts: Iterable[bytes | BinaryIO]) -> None:
+    pending = head
+    for part in parts:
+        if isinstance(part, bytes):
+            pending += part
+        else:
+            line.sendall(pending, _MORE)  # with the first of the file
+            pending = b""
+            line.sendfile(part)
+    line.sendall(pending)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["InBytes", "Pieces", "Stream", "Wakes", "body_of"]
+__all__ = ["PARTS", "InBytes", "Pieces", "Stream", "Wakes", "body_of", "unpaced"]
 
 _PIECE_BYTES = 1 << 19  # each step of Python between two of the system's lets go of a lock, and takes it again
 _WAKE_BYTES = 1 << 18
+_HERE = ("127.", "::1", "::ffff:127.")
+_PACES, _PLAIN = b"bbr", b"reno"  # reno is there and allowed everywhere; nothing is lost on the way to oneself
+
+
+PARTS = "gpulayer.parts"
+"""An extension of requests: the body once more, as bytes and open files, of which all is sent. Without TLS
+`gpulayer.source.direct` lets the system send these without a copy; elsewhere the request's `content` is sent."""
 
 
 class Wakes:
@@ -32,6 +39,21 @@ class Wakes:
             self._at = wanted
             with contextlib.suppress(OSError):  # it is closed
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+
+
+def unpaced(line: socket.socket) -> None:
+    """Let bytes for this very machine go as they come. BBR, where it is the system's way, makes pauses between them.
+
+    Harmless when repeated, and for a socket of another kind. Other machines are reached as the system wants it.
+    """
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError):  # it is closed; or the system has no other way
+        peer = line.getpeername()[0] if line.family in (socket.AF_INET, socket.AF_INET6) else ""
+        if not peer.startswith(_HERE):
+            return
+        if line.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(_PACES):
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _PLAIN)
 
 
 class Pieces:

@@ -19,7 +19,7 @@ from gpulayer.source import PackError
 from gpulayer.source.blobs import Span
 from gpulayer.source.pack import Pieces, Stream
 from gpulayer.source.spans import SpanReader, read_at
-from gpulayer.source.streams import Wakes
+from gpulayer.source.streams import Wakes, unpaced
 
 __all__ = ["Upload", "send_span"]
 
@@ -177,6 +177,9 @@ async def send_span(connection: httputil.HTTPConnection, span: Span) -> None:
 
     Raises OSError, `StreamClosedError`.
     """
+    stream: Any = getattr(connection, "stream", None)
+    if isinstance(stream, iostream.IOStream) and stream.socket is not None:
+        unpaced(stream.socket)
     view = memoryview(_memory.pop() if _memory else bytearray(_PIECE_BYTES))
     at, end = span.offset, span.offset + span.size
     with SpanReader() as reader:

@@ -128,8 +128,8 @@ class Plane:
         self.near: list[str] = []
         self.breaks: list[int] = []  # for each upload: after so many blobs the connection breaks
         real = httpx.Client
-        monkeypatch.setattr(httpx, "Client", lambda **options: real(
-            transport=httpx.MockTransport(self._answer), **options))  # fmt: skip
+        ours = httpx.MockTransport(self._answer)
+        monkeypatch.setattr(httpx, "Client", lambda **options: real(**{**options, "transport": ours}))
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         assert request.headers["Authorization"] == "Bearer token"

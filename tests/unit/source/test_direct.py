@@ -17,7 +17,7 @@ import pytest
 
 from gpulayer.protocol.pin import trusting
 from gpulayer.source.direct import Direct
-from gpulayer.source.streams import Pieces, body_of
+from gpulayer.source.streams import PARTS, Pieces, body_of
 from tests.support.front import certificate
 
 LARGE = os.urandom(3_000_000)
@@ -170,6 +170,29 @@ def test_pieces_of_any_size_are_sent_as_they_are() -> None:
         assert (sized.text, chunked.text) == ("ok", "ok")
     assert bodies[0] == whole
     assert bodies[1] == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_files_are_sent_by_the_system_where_bytes_travel_as_they_are(tmp_path: Path, tls: bool) -> None:
+    path, bodies = tmp_path / "file", list[bytes]()
+    path.write_bytes(LARGE)
+
+    def play(peer: Peer, connection: socket.socket) -> None:
+        while (request := peer.request(connection))[0]:
+            bodies.append(request[1])
+            connection.sendall(OK)
+
+    with peer(play, certificate(tmp_path) if tls else None) as (server, client), path.open("rb") as file:
+        for end in (b"end", b"END"):  # over one connection
+            file.seek(0)
+            parts = iter([b"be", b"gin", file, end])
+            headers = {"Content-Length": str(len(LARGE) + 8)}
+            content = iter([b"begin", LARGE, end])
+            answer = client.post("/", content=content, headers=headers, extensions={PARTS: parts})
+            assert answer.content == b"ok"
+            assert (next(parts, None) is None) is not tls
+        assert bodies == [b"begin" + LARGE + b"end", b"begin" + LARGE + b"END"]
+        assert server.connections == 1
 
 
 def test_who_is_refused_before_all_was_sent_reads_why() -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ log = logging.getLogger("gpulayer.worker")
 
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 _AT_ONCE = 8
+_TOGETHER_BYTES = 8 << 20  # of results that are sent, and told, together
 _FOUND_S = 60.0  # so long nothing removes a blob that was looked for, and much longer
 _FOUND = 10_000
 _NAMED = 256
@@ -113,17 +114,25 @@ class ArgumentBlobs:
         self._task: asyncio.Task[None] | None = None
         self._way = _Way(services.endpoint)
 
+    @property
+    def lacking(self) -> Container[str]:
+        """Digests of those that are on their way."""
+        return self._lacking
+
     def ready(self, piece: Piece) -> bool:
         """Whether all that these calls need is here: the piece has their places then. What lacks is on its way."""
         if piece.batch is None:
             return True
         named = self._named(piece, piece.batch)
-        if not self._lacking.keys().isdisjoint(named):
+        piece.lacks = next((digest for digest in named if digest in self._lacking), "")
+        if piece.lacks:
             return False
         places = [place for digest in named if (place := self._find(digest)) is not None]
         if len(places) < len(named):
             here = {place.digest for place in places}
-            self._want([digest for digest in named if digest not in here])
+            lacking = [digest for digest in named if digest not in here]
+            piece.lacks = lacking[0]
+            self._want(lacking)
             return False
         piece.places = places
         return True
@@ -304,13 +313,24 @@ class ResultBlobs:
         try:
             self._way.wake()
             while self._waiting:
-                some, self._waiting = self._waiting, []
+                some = self._next()
                 if not await self._delivered(some):  # which of them it is: each by itself
                     for one in some:
                         await self._delivered([one])
         finally:
             self._task = None
             self._way.rest()
+
+    def _next(self) -> list[tuple[CallRun, list[BlobPlace]]]:
+        """Those that go now: they are told together, so that few bytes of others are waited for."""
+        size_bytes = count = 0
+        for _, places in self._waiting:
+            size_bytes += sum(place.size for place in places)
+            if count and size_bytes > _TOGETHER_BYTES:
+                break
+            count += 1
+        some, self._waiting = self._waiting[:count], self._waiting[count:]
+        return some
 
     async def _delivered(self, some: list[tuple[CallRun, list[BlobPlace]]]) -> bool:
         """Send what these name, and tell of them; False where that failed, and it is not known for which."""

@@ -82,7 +82,8 @@ class Feed:
         runner = self.runner
         if not self.ready or runner is None or self.stopping or self._busy is not None:
             return  # behind a call that takes long nothing waits in the runner
-        pieces = self.queue.hand(1 if self._calls.isolate else self._pace.window, self._arguments.ready)
+        arguments = self._arguments
+        pieces = self.queue.hand(1 if self._calls.isolate else self._pace.window, arguments.ready, arguments.lacking)
         if pieces:
             runner.send([_frame(piece) for piece in pieces])
 

@@ -6,10 +6,13 @@ import errno
 import os
 import shutil
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
 
 from gpulayer.source import SourceChanged, iter_pack, plain_pack_bytes, worth_compressing
 from gpulayer.source.blobs import Blobs
+from gpulayer.source.pack import PackFrame
+from gpulayer.source.streams import PARTS
 from gpulayer_worker.runner.wire import BlobPlace
 
 if TYPE_CHECKING:
@@ -22,7 +25,29 @@ def send_pack(client: httpx.Client, files: dict[str, tuple[str, int]]) -> None:
     compress = worth_compressing(sum(sizes), str(client.base_url))
     pack = iter_pack([(digest, path) for digest, (path, _) in files.items()], compress=compress, verify=False)
     headers = {} if compress else {"Content-Length": str(plain_pack_bytes(sizes))}
-    client.post("/v1/blobs", content=pack, headers=headers).raise_for_status()
+    extensions = {} if compress else {PARTS: _parts(files)}
+    client.post("/v1/blobs", content=pack, headers=headers, extensions=extensions).raise_for_status()
+
+
+def _parts(files: dict[str, tuple[str, int]]) -> Iterator[bytes | BinaryIO]:
+    """The same pack for who can send files as they are."""
+    frame = PackFrame()
+    for digest, (path, size) in files.items():
+        yield frame.blob(digest, size)
+        with _opened(path, size) as file:
+            yield file
+    yield frame.end()
+
+
+def _opened(path: str, size: int) -> BinaryIO:
+    try:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115 whoever asked closes it
+    except FileNotFoundError:
+        raise SourceChanged(f"{os.path.basename(path)} is gone, which the call left") from None
+    if os.fstat(file.fileno()).st_size != size:
+        file.close()
+        raise SourceChanged(f"{os.path.basename(path)} is not what the call left")
+    return file
 
 
 def take_in(blobs: Blobs, place: BlobPlace) -> None:

@@ -7,7 +7,7 @@ ranges: nothing is made for one of them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpulayer.protocol.calls import MESSAGE_CALLS, CallBatch, CallRange
@@ -27,6 +27,7 @@ class Piece:
     stop: int
     batch: CallBatch | None
     places: list[BlobPlace] = field(default_factory=list[BlobPlace])  # of the blobs that they need
+    lacks: str = ""  # one of these that was not here, as far as it was looked for
 
     @property
     def args(self) -> Sequence[bytes]:
@@ -118,11 +119,11 @@ class CallQueue:
 
     # ------------------------------------------------------------ to the runner and back
 
-    def hand(self, window: int, ready: Callable[[Piece], bool]) -> list[Piece]:
+    def hand(self, window: int, ready: Callable[[Piece], bool], lacking: Container[str] = ()) -> list[Piece]:
         """What the runner is to be given now, so that it has `window` calls; they count as given.
 
         Nothing while it still has more than half of that. `ready` says whether all is here that calls need: those
-        that have to wait are overtaken, unless order matters.
+        that have to wait are overtaken, unless order matters. It need not be asked while what they lack is `lacking`.
         """
         if self.careful:
             window = 1
@@ -133,12 +134,12 @@ class CallQueue:
         room = window - self.handed
         while room > 0 and self._waiting and not (late and self._in_order):
             piece = self._waiting.popleft()
-            head = self._head(piece, room, ready)
+            head = self._head(piece, room, ready) if piece.lacks not in lacking else None
             if head is None:
                 late.append(piece)
                 continue
             if head.stop < piece.stop:
-                piece.first = head.stop
+                piece.first, piece.lacks = head.stop, ""
                 self._waiting.appendleft(piece)
             room -= head.stop - head.first
             pieces.append(head)
@@ -151,10 +152,11 @@ class CallQueue:
 
     def _head(self, piece: Piece, room: int, ready: Callable[[Piece], bool]) -> Piece | None:
         """As many calls of a piece as there is room for, or the first alone; None where that has to wait, too."""
-        for count in dict.fromkeys((room, 1)):
-            head = Piece(piece.map, piece.first, min(piece.stop, piece.first + count), piece.batch)
+        for stop in dict.fromkeys((min(piece.stop, piece.first + room), piece.first + 1)):
+            head = Piece(piece.map, piece.first, stop, piece.batch)
             if piece.batch is None or not piece.batch.blobs or ready(head):
                 return head
+            piece.lacks = head.lacks
         return None
 
     def done(self, name: str, first: int, stop: int) -> None:

@@ -189,6 +189,31 @@ def test_results_go_by_http_and_stay_here_for_calls_that_take_them(tmp_path: Pat
     play(test)
 
 
+def test_results_are_told_in_order_a_few_at_a_time(
+    tmp_path: Path, control: BlobHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(callsblobs, "_TOGETHER_BYTES", 150_000)
+        host = Host(tmp_path / "w", control, None)
+        results = host.results()
+        asked: list[tuple[int, int]] = []  # results that were told, and requests until then
+
+        def there(runs: list[CallRun]) -> None:
+            host.there.extend(runs)
+            asked.append((len(runs), len(control.asked)))
+
+        results._there = there  # pyright: ignore[reportPrivateUsage]
+        for number, data in enumerate(_DATA):
+            assert results.add(run(number), [left(tmp_path, data, str(number))]) is None
+        results.add(run(9), [left(tmp_path, b"large" * 60_000, "large")])
+        await until(lambda: not results.busy)
+        assert asked == [(2, 1), (2, 2), (1, 3)]  # not one of them waits for all
+        assert [each.first for each in host.there] == [0, 1, 2, 3, 9]
+        assert control.blobs.keys() == {digest(data) for data in (*_DATA, b"large" * 60_000)}
+
+    play(test)
+
+
 def test_while_the_control_plane_is_away_they_wait(
     tmp_path: Path, control: BlobHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

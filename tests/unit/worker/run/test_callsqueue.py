@@ -85,6 +85,28 @@ def test_what_is_not_here_yet_is_overtaken() -> None:
     assert calls.waiting == 0
 
 
+def test_calls_are_looked_at_again_once_what_they_lacked_is_here() -> None:
+    calls = queue(batch(0, 2, blobs=("x",)), batch(2, 1, blobs=("y",)))
+    asked: list[tuple[int, int]] = []
+    lacking = {"x": None, "y": None}
+
+    def ready(piece: Piece) -> bool:
+        asked.append((piece.first, piece.stop))
+        assert piece.batch is not None
+        piece.lacks = next((each for each in piece.batch.blobs if each in lacking), "")
+        return not piece.lacks
+
+    assert calls.hand(4, ready, lacking) == []
+    assert asked == [(0, 2), (0, 1), (2, 3)]
+    assert calls.hand(4, ready, lacking) == []
+    assert len(asked) == 3  # nothing has changed
+    del lacking["y"]
+    assert spans(calls.hand(4, ready, lacking)) == [("m", 2, 1)]
+    del lacking["x"]
+    assert spans(calls.hand(4, ready, lacking)) == [("m", 0, 2)]
+    assert asked[3:] == [(2, 3), (0, 2)]
+
+
 def test_nothing_is_overtaken_where_order_matters() -> None:
     calls = queue(batch(0, 2, blobs=("x",)), batch(2, 2), in_order=True)
     assert calls.hand(4, unless("x")) == []
